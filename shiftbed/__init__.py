@@ -1,0 +1,25 @@
+"""ShiftBed: a testbed for machine learning under distribution shift.
+
+The verbs of the command line are functions here. Each is imported when it is first used, so that `import shiftbed`
+is quick.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_VERBS = {
+    "train": "shiftbed.sweeps.verbs",
+    "sweep": "shiftbed.sweeps.verbs",
+    "Request": "shiftbed.sweeps.plan",
+    "read_tables": "shiftbed.tables",
+    "ShiftbedError": "shiftbed.errors",
+}
+__all__ = ["Request", "ShiftbedError", "read_tables", "sweep", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _VERBS:
+        return getattr(importlib.import_module(_VERBS[name]), name)
+    raise AttributeError(f"module 'shiftbed' has no attribute '{name}'")

@@ -1,0 +1,355 @@
+"""The command line: parses, calls, prints. Heavy imports wait until a command needs them."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from shiftbed.errors import HparamError, ShiftbedError
+
+if TYPE_CHECKING:
+    from shiftbed.hparams import Value
+    from shiftbed.sweeps.pool import Progress
+
+app = typer.Typer(
+    help="A testbed for machine learning under distribution shift.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+console = Console()
+STOPPED = 130
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Code = Annotated[list[Path] | None, typer.Option("--code", help="A file that registers your algorithms (repeatable).")]
+Recipe = Annotated[str, typer.Option(help="How each model is trained (see `shiftbed recipes`).")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Updates, instead of the recipe's.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="A hyperparameter by hand, name=value (repeatable).")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one for each core by default.")]
+
+
+def main() -> None:
+    """Runs a command; an error of the user's making is one sentence, not a traceback."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    debug = "--debug" in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    try:
+        app()
+    except ShiftbedError as error:
+        if debug:
+            raise
+        print(f"shiftbed: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def next_command(*commands: str) -> None:
+    """Ends a command by naming the next useful ones."""
+    console.print("Next: " + "\n      ".join(commands), markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for everything it makes.")] = Path("shiftbed-demo"),
+    workers: Workers = None,
+) -> None:
+    """The whole story on built-in data: look, train, compare. A few minutes on two cores."""
+    from shiftbed.report.demo import demo as run_demo
+
+    started = time.monotonic()
+    stoppable(lambda: run_demo(out, workers, console), "shiftbed demo")
+    console.print(f"That took {time.monotonic() - started:.0f} s.", highlight=False)
+    next_command(
+        f"shiftbed status {out}",
+        "shiftbed train EmojiStyles CORAL --test emojione-mono",
+        "shiftbed sweep RotatedDigits --algorithms ERM,Mixup --draws 3 --trials 2 --out my-sweep",
+    )
+
+
+@app.command()
+def datasets(as_json: AsJson = False) -> None:
+    """The datasets there are."""
+    from shiftbed.data import DATASETS, card
+
+    cards = [card(name) for name in DATASETS]
+    if as_json:
+        print(json.dumps([one.model_dump() for one in cards]))
+        return
+    table = RichTable("dataset", "domains", "classes", "images", "what it is")
+    for one in cards:
+        total = f"{sum(one.domains.values()):,}"
+        table.add_row(one.name, str(len(one.domains)), str(len(one.classes)), total, one.summary)
+    console.print(table)
+    next_command(f"shiftbed look {cards[0].name}")
+
+
+@app.command()
+def algorithms(code: Code = None, as_json: AsJson = False) -> None:
+    """The algorithms there are, with their own hyperparameters."""
+    from shiftbed.algorithms import ALGORITHMS, load_code
+
+    for path in code or []:
+        load_code(path)
+    if as_json:
+        rows = [
+            {"name": name, "paper": ALGORITHMS[name].paper, "hparams": list(ALGORITHMS[name].space)}
+            for name in ALGORITHMS
+        ]
+        print(json.dumps(rows))
+        return
+    table = RichTable("algorithm", "idea", "its hyperparameters")
+    for name in ALGORITHMS:
+        entry = ALGORITHMS[name]
+        idea = (entry.cls.__doc__ or "").strip().split("\n")[0]
+        table.add_row(name, f"{idea}\n[dim]{entry.paper}[/dim]", "\n".join(entry.space))
+    console.print(table)
+    next_command("shiftbed train EmojiStyles ERM --test noto")
+
+
+@app.command()
+def recipes() -> None:
+    """The recipes there are: how models are trained."""
+    from shiftbed.training.recipes import recipe, recipe_names
+
+    table = RichTable("recipe", "network", "steps", "what it is for")
+    for name in recipe_names():
+        one = recipe(name, "")
+        table.add_row(name, one.network, str(one.steps), one.summary)
+    console.print(table)
+    next_command(f"shiftbed train EmojiStyles ERM --test noto --recipe {recipe_names()[0]}")
+
+
+@app.command()
+def look(
+    dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
+    out: Annotated[Path | None, typer.Option(help="The PNG file to write.")] = None,
+) -> None:
+    """A contact sheet of a dataset: domains by classes, as a PNG."""
+    from shiftbed.data import card, load
+    from shiftbed.data.look import contact_sheet
+
+    name = card(dataset).name
+    print(contact_sheet(load(name), out or Path(f"{name}.png")))
+    next_command(f"shiftbed train {name} ERM --test '{next(iter(card(name).domains))}'")
+
+
+@app.command()
+def train(
+    dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
+    algorithm: Annotated[str, typer.Argument(help="The algorithm's name.")],
+    test: Annotated[str, typer.Option(help="The test domain; several are separated by commas.")],
+    out: Annotated[Path, typer.Option(help="The folder for the job.")] = Path("shiftbed-run"),
+    recipe: Recipe = "quick",
+    steps: Steps = None,
+    draw: Annotated[int, typer.Option(min=0, help="The draw of hyperparameters; 0 is the default values.")] = 0,
+    trial: Annotated[int, typer.Option(min=0, help="The repetition.")] = 0,
+    overrides: Overrides = None,
+    code: Code = None,
+    as_json: AsJson = False,
+) -> None:
+    """Trains one model, with progress and a final table; run again it continues where it stopped."""
+    from shiftbed.report.live import training_bar
+    from shiftbed.sweeps.verbs import train as run_train
+
+    with training_bar(console) as bar, stop_flag() as should_stop:
+        job = run_train(
+            dataset,
+            algorithm,
+            test.split(","),
+            out,
+            recipe=recipe,
+            steps=steps,
+            draw=draw,
+            trial=trial,
+            overrides=parse_overrides(overrides),
+            code=code or [],
+            on_plan=bar.begin,
+            on_step=bar.step,
+            should_stop=should_stop,
+        )
+    if job is None:
+        console.print("Stopped and saved: nothing is lost. Run the same command to continue.")
+        raise typer.Exit(STOPPED)
+    if as_json:
+        print(json.dumps({"job": job.description, "status": job.status, "records": job.rows}))
+        return
+    last: dict[str, Any] = job.rows[-1] if job.rows else {"step": 0, "splits": {}}
+    table = RichTable("split", "role", "accuracy %", "loss", "images", title=f"{algorithm} at step {last['step']}")
+    for split in job.description["splits"]:
+        if split["name"] in last["splits"]:
+            result = last["splits"][split["name"]]
+            loss = "–" if result["loss"] is None else f"{result['loss']:.3f}"
+            table.add_row(split["name"], split["role"], f"{100 * result['accuracy']:.1f}", loss, str(result["count"]))
+    if job.status == "diverged":
+        console.print(
+            "The loss became infinite or not a number: the job ended as diverged, with its last good records."
+        )
+    console.print(table)
+    console.print(f"Job {job.id}; records and weights in {out / 'jobs' / job.id}", highlight=False, soft_wrap=True)
+    next_command(f"shiftbed sweep {dataset} --algorithms ERM,{algorithm} --draws 3 --trials 3 --out my-sweep")
+
+
+@app.command()
+def sweep(
+    datasets: Annotated[str, typer.Argument(help="Datasets, separated by commas.")],
+    algorithms: Annotated[str, typer.Option(help="Algorithms, separated by commas.")],
+    out: Annotated[Path, typer.Option(help="The sweep's folder; the same folder again continues it.")],
+    draws: Annotated[int, typer.Option(min=1, help="Draws of the hyperparameters; the first is the defaults.")] = 1,
+    trials: Annotated[int, typer.Option(min=1, help="Repetitions with other splits, weights and draws.")] = 1,
+    test: Annotated[str, typer.Option(help="Test domains, separated by commas; all by default.")] = "",
+    recipe: Recipe = "quick",
+    steps: Steps = None,
+    overrides: Overrides = None,
+    code: Code = None,
+    workers: Workers = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Trains many models: datasets × algorithms × test domains × draws × trials. Survives being killed."""
+    from shiftbed.report.live import SweepView
+    from shiftbed.sweeps.plan import Request
+    from shiftbed.sweeps.verbs import dry_run as run_dry
+    from shiftbed.sweeps.verbs import sweep as run_sweep
+
+    request = Request(
+        datasets=names(datasets),
+        algorithms=names(algorithms),
+        draws=draws,
+        trials=trials,
+        test_domains=names(test),
+        recipe=recipe,
+        fields={"steps": steps},
+        overrides=parse_overrides(overrides),
+    )
+    if dry_run:
+        count, done = run_dry(request, out, code or [])
+        console.print(f"{count} jobs, {done} of them done already.", highlight=False)
+        return
+
+    def run() -> "Progress":
+        with SweepView(console) as view:
+            return run_sweep(request, out, workers=workers, code=code or [], on_change=view)
+
+    progress = stoppable(run, "the same command")
+    outcomes = {"done": list(progress.ended.values()).count("done"), "failed": len(progress.failed)}
+    outcomes["diverged"] = list(progress.ended.values()).count("diverged")
+    if as_json:
+        print(json.dumps({**outcomes, "failures": progress.failed}))
+    else:
+        diverged = f", {outcomes['diverged']} diverged" if outcomes["diverged"] else ""
+        console.print(f"{outcomes['done']} jobs done{diverged}.", highlight=False)
+        for job_id, why in list(progress.failed.items())[:10]:
+            console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+        next_command(f"shiftbed tables {out}")
+    if progress.failed:
+        raise ShiftbedError(f"{len(progress.failed)} jobs failed; the same command tries them again.")
+
+
+@app.command()
+def status(folder: Annotated[Path, typer.Argument(help="The sweep's folder.")], as_json: AsJson = False) -> None:
+    """What is done, running, failed and left, and the time left, from any machine."""
+    from shiftbed.report.live import duration
+    from shiftbed.sweeps.records import sweep_status
+    from shiftbed.training.store import LocalStore
+
+    now = sweep_status(LocalStore(folder))
+    if not now.plan:
+        raise ShiftbedError(f"There is no sweep in {folder}; `shiftbed sweep ... --out {folder}` starts one.")
+    if as_json:
+        print(json.dumps({"states": now.states, "failures": now.failures, "seconds_left": now.seconds_left}))
+        return
+    states = ("done", "diverged", "running", "failed", "left")
+    table = RichTable("dataset", "algorithm", *states)
+    kinds = sorted({(row["dataset"], row["algorithm"]) for row in now.plan.values()})
+    for kind in kinds:
+        ids = [i for i, row in now.plan.items() if (row["dataset"], row["algorithm"]) == kind]
+        table.add_row(*kind, *(str(sum(now.states[i] == state for i in ids)) for state in states))
+    if len(kinds) > 1:
+        table.add_section()
+        table.add_row("all", "", *(str(now.count(state)) for state in states))  # type: ignore[arg-type]
+    console.print(table)
+    for job_id, why in list(now.failures.items())[:10]:
+        console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+    unfinished = len(now.plan) - now.count("done") - now.count("diverged")
+    if unfinished and now.seconds_left is not None:
+        console.print(f"About {duration(now.seconds_left)} left.", highlight=False)
+    next_command(f"shiftbed tables {folder}")
+
+
+@app.command()
+def tables(
+    folder: Annotated[Path, typer.Argument(help="The sweep's folder.")],
+    selection: Annotated[list[str] | None, typer.Option(help="A selection rule (repeatable); all by default.")] = None,
+    output: Annotated[str, typer.Option("--format", help="text, csv or json.")] = "text",
+) -> None:
+    """The tables of a sweep, with standard errors and n; oracle numbers are marked."""
+    from shiftbed import tables as make
+
+    found = make.read_tables(folder, selection or [])
+    if output == "csv":
+        print(make.as_csv(found), end="")
+    elif output == "json":
+        print(json.dumps(make.as_rows(found), indent=1))
+    elif output == "text":
+        print("\n\n".join(make.as_text(table) for table in found))
+        missing = make.missing_jobs(folder)
+        if missing:
+            print(f"\n{missing} planned jobs are not finished: run the same `shiftbed sweep` again to finish them.")
+    else:
+        raise ShiftbedError(f"There is no format '{output}'; there are text, csv and json.")
+
+
+def names(text: str) -> list[str]:
+    """Names separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":
+    """Hyperparameters from `name=value`; values are numbers, true, false or text."""
+    values: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise HparamError(f"--set takes name=value, not '{pair}'.")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+@contextmanager
+def stop_flag() -> Iterator[Callable[[], bool]]:
+    """Says yes after Ctrl-C or a terminate signal, so that a job can save itself first."""
+    stopped = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stopped.append(True)) for number in signals]
+    try:
+        yield lambda: bool(stopped)
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+def stoppable(action: Callable[[], Any], again: str) -> Any:
+    """Runs something that Ctrl-C may interrupt and that can be continued."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        console.print(f"\nStopped and saved: nothing is lost. Run {again} again to continue.")
+        raise typer.Exit(STOPPED) from None

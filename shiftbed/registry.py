@@ -1,0 +1,76 @@
+"""Registries: the only lists of algorithms, datasets, networks, protocols, selections and recipes there are."""
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from shiftbed.errors import UnknownNameError
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Generic[Entry]):
+    """Names and what stands behind them.
+
+    Entries register themselves when their module is imported, so a registry imports every module of its room
+    before it answers: a new file in the room is found without being listed anywhere.
+
+    Args:
+        noun: What an entry is called in messages ("algorithm").
+        room: The module or package whose modules register entries.
+    """
+
+    def __init__(self, noun: str, room: str) -> None:
+        self.noun = noun
+        self.room = room
+        self._entries: dict[str, Entry] = {}
+        self._filled = False
+
+    def add(self, name: str, entry: Entry) -> None:
+        """Registers an entry; registering a name again replaces it (a user's file may be loaded twice)."""
+        self._entries[name] = entry
+
+    def named(self, name: str) -> Callable[[Entry], Entry]:
+        """Decorator form of `add`."""
+
+        def register(entry: Entry) -> Entry:
+            self.add(name, entry)
+            return entry
+
+        return register
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._all()[self.canonical_name(name)]
+
+    def canonical_name(self, name: str) -> str:
+        """The registered spelling of a name.
+
+        Raises:
+            UnknownNameError: There is no such entry; the message suggests the nearest names.
+        """
+        by_lower = {known.lower(): known for known in self._all()}
+        if name.lower() in by_lower:
+            return by_lower[name.lower()]
+        raise UnknownNameError(f"There is no {self.noun} '{name}'.{did_you_mean(name, list(self))}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._all()))
+
+    def _all(self) -> dict[str, Entry]:
+        if not self._filled:
+            self._filled = True
+            room = importlib.import_module(self.room)
+            for module in pkgutil.iter_modules(getattr(room, "__path__", [])):
+                importlib.import_module(f"{self.room}.{module.name}")
+        return self._entries
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """The sentence that follows an unknown name: the nearest names, or all of them when they are few."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    near = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    if near:
+        return f" Did you mean {' or '.join(near)}?"
+    return f" There are: {', '.join(sorted(known))}." if known else ""

@@ -1,0 +1,1 @@
+"""Many jobs: planning, executors, and reading what they recorded."""

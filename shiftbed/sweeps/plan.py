@@ -1,0 +1,106 @@
+"""Planning: from a question (datasets, algorithms, draws, trials) to the jobs that answer it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shiftbed.algorithms import ALGORITHMS
+from shiftbed.data import card
+from shiftbed.errors import DataError, HparamError
+from shiftbed.hashing import canonical, digest
+from shiftbed.hparams import Value
+from shiftbed.protocols import PROTOCOLS
+from shiftbed.registry import did_you_mean
+from shiftbed.training.job import Job, make_job
+from shiftbed.training.recipes import recipe
+from shiftbed.training.store import Store
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a sweep is asked for.
+
+    Attributes:
+        datasets: Names of datasets.
+        algorithms: Names of algorithms.
+        draws: How many draws of the hyperparameters; the first is the default values.
+        trials: How many repetitions, each with its own splits, weights and draws.
+        test_domains: The domains to test, or none for all that the protocol lists.
+        recipe: How each model is trained.
+        protocol: Who trains and who is tested.
+        fields: Recipe fields set by hand (`steps`, `evaluate_every`).
+        overrides: Hyperparameters set by hand.
+    """
+
+    datasets: Sequence[str]
+    algorithms: Sequence[str]
+    draws: int = 1
+    trials: int = 1
+    test_domains: Sequence[str] = ()
+    recipe: str = "quick"
+    protocol: str = "leave-one-domain-out"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Value] = field(default_factory=dict)
+
+
+def plan(request: Request) -> list[Job]:
+    """The jobs of a sweep, those of one cell (all algorithms) together, trial by trial and draw by draw.
+
+    Raises:
+        ShiftbedError: A name is unknown, or a number is not positive.
+    """
+    for name, number in (("draws", request.draws), ("trials", request.trials)):
+        if number < 1:
+            raise HparamError(f"A sweep needs at least one of --{name}, not {number}.")
+    algorithms = list(dict.fromkeys(ALGORITHMS.canonical_name(name) for name in request.algorithms))
+    jobs = []
+    for dataset in dict.fromkeys(card(name).name for name in request.datasets):
+        resolved = recipe(request.recipe, dataset, **request.fields)
+        jobs += [
+            make_job(dataset, algorithm, tested, resolved, draw, trial, request.overrides)
+            for trial in range(request.trials)
+            for draw in range(request.draws)
+            for tested in tested_domains(request, dataset)
+            for algorithm in algorithms
+        ]
+    return jobs
+
+
+def tested_domains(request: Request, dataset: str) -> list[tuple[str, ...]]:
+    """The sets of domains that are tested together, in the protocol's order."""
+    listed = PROTOCOLS[request.protocol](card(dataset))
+    if not request.test_domains:
+        return listed
+    known = card(dataset).domains
+    for name in request.test_domains:
+        if name not in known:
+            raise DataError(f"{dataset} has no domain '{name}'.{did_you_mean(name, list(known))}")
+    return [tested for tested in listed if set(tested) <= set(request.test_domains)]
+
+
+def remember_plan(jobs: Sequence[Job], store: Store) -> None:
+    """Stores which jobs were asked for, so that `status` and `tables` know what is missing. Plans add up."""
+    rows = sorted(
+        (
+            {
+                "id": job.id,
+                "dataset": job.dataset,
+                "algorithm": job.algorithm,
+                "test_domains": list(job.test_domains),
+                "draw": job.draw,
+                "trial": job.trial,
+            }
+            for job in jobs
+        ),
+        key=lambda row: str(row["id"]),
+    )
+    store.create_exclusive(f"plans/{digest(rows)[:20]}.jsonl", b"".join(canonical(row) + b"\n" for row in rows))
+
+
+def planned(store: Store) -> dict[str, dict[str, Any]]:
+    """All jobs that were ever asked for in this store, by id."""
+    rows: dict[str, dict[str, Any]] = {}
+    for key in sorted(store.list("plans")):
+        rows |= {row["id"]: row for row in map(json.loads, (store.get(key) or b"").splitlines())}
+    return rows

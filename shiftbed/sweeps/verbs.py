@@ -1,0 +1,106 @@
+"""The verbs `train` and `sweep`, for Python and the command line alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shiftbed.algorithms import load_code
+from shiftbed.hparams import Value
+from shiftbed.selection import JobRecords
+from shiftbed.sweeps.plan import Request, plan, remember_plan
+from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
+from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.job import Job, make_job
+from shiftbed.training.recipes import recipe as find_recipe
+from shiftbed.training.run import Keep, run_job
+from shiftbed.training.store import LocalStore
+
+
+def train(
+    dataset: str,
+    algorithm: str,
+    test: str | Sequence[str],
+    out: str | Path = "shiftbed-run",
+    *,
+    recipe: str = "quick",
+    steps: int | None = None,
+    draw: int = 0,
+    trial: int = 0,
+    overrides: Mapping[str, Value] | None = None,
+    keep: Keep = "final",
+    code: Sequence[str | Path] = (),
+    on_plan: Callable[[Job], None] = lambda job: None,
+    on_step: Callable[[int, dict[str, Any]], None] = lambda step, metrics: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> JobRecords | None:
+    """Trains one model and evaluates it on every split that is not trained on.
+
+    Run again with the same arguments it continues where it stopped, to the bit.
+
+    Args:
+        dataset: The dataset's name.
+        algorithm: The algorithm's name.
+        test: The test domain, or several.
+        out: The folder for the job, its records and weights.
+        recipe: How the model is trained.
+        steps: Updates, instead of the recipe's.
+        draw: The draw of hyperparameters; 0 is the default values.
+        trial: The repetition.
+        overrides: Hyperparameters set by hand.
+        keep: Which weights to keep.
+        code: Files that register algorithms.
+        on_plan: Called with the job before it starts.
+        on_step: Called after every update.
+        should_stop: Asked before every update.
+
+    Returns:
+        The finished job, or None if it was stopped before its end.
+    """
+    for path in code:
+        load_code(Path(path))
+    tested = (test,) if isinstance(test, str) else tuple(test)
+    job = make_job(dataset, algorithm, tested, find_recipe(recipe, dataset, steps=steps), draw, trial, overrides)
+    store = LocalStore(Path(out))
+    remember_plan([job], store)
+    on_plan(job)
+    run_job(job, store, keep=keep, on_step=on_step, should_stop=should_stop)
+    return next((finished for finished in finished_jobs(store) if finished.id == job.id), None)
+
+
+def sweep(
+    request: Request,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    keep: Keep = "none",
+    code: Sequence[str | Path] = (),
+    on_change: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Runs the jobs of a request that are not done yet, side by side on this machine.
+
+    Args:
+        request: What is asked for.
+        out: The sweep's folder; several sweeps and launchers may share one.
+        workers: Processes; one for each core by default.
+        keep: Which weights to keep.
+        code: Files that register algorithms.
+        on_change: Called several times a second with the progress.
+
+    Returns:
+        How it ended.
+    """
+    store = LocalStore(Path(out))
+    pool = LocalPool(store, workers or default_workers(), [Path(path) for path in code], keep)
+    for path in code:
+        load_code(Path(path))
+    jobs = plan(request)
+    remember_plan(jobs, store)
+    return pool.run(jobs, on_change)
+
+
+def dry_run(request: Request, out: str | Path, code: Sequence[str | Path] = ()) -> tuple[int, int]:
+    """How many jobs a request has, and how many of them are done already."""
+    for path in code:
+        load_code(Path(path))
+    ids = {job.id for job in plan(request)}
+    return len(ids), len(ids & {job.id for job in finished_jobs(LocalStore(Path(out)))})

@@ -1,0 +1,98 @@
+"""A worker process: runs the jobs it is sent, one after another."""
+
+import contextlib
+import json
+import signal
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from shiftbed.algorithms import ALGORITHMS, load_code
+from shiftbed.errors import ShiftbedError
+from shiftbed.hashing import canonical
+from shiftbed.sweeps.leases import Lease
+from shiftbed.training.job import Job
+from shiftbed.training.run import JobFiles, Keep, run_job
+from shiftbed.training.store import LocalStore, Store
+
+REPORT_SECONDS = 0.2
+
+# The fork server imports this module once; filling the registry there spares every worker the imports.
+list(ALGORITHMS)
+
+
+def work(connection: Connection, root: str, code: list[str], keep: Keep) -> None:
+    """Runs jobs from the connection until the launcher closes it.
+
+    A terminate signal, or the launcher's death, makes it save the running job and leave.
+    """
+    Worker(connection, LocalStore(Path(root)), keep).serve([Path(path) for path in code])
+
+
+class Worker:
+    """What a worker process knows: its launcher, its store, and whether it is to stop."""
+
+    def __init__(self, connection: Connection, store: Store, keep: Keep) -> None:
+        self.connection = connection
+        self.store = store
+        self.keep = keep
+        self.stopping = False
+
+    def serve(self, code: list[Path]) -> None:
+        """Answers every job with `ended` or `failed`."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides
+        signal.signal(signal.SIGTERM, lambda *_: self.stop())
+        for path in code:
+            load_code(path)
+        self.tell(event="ready")
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            while not self.stopping:
+                self.run(json.loads(self.connection.recv_bytes()))
+
+    def run(self, description: dict[str, Any]) -> None:
+        """Runs one job; whatever goes wrong in it is written down and told, and the worker goes on."""
+        job_id = description["id"]
+        lease = Lease(self.store, job_id)
+        last_report = 0.0
+
+        def on_step(step: int, metrics: dict[str, Any]) -> None:
+            nonlocal last_report
+            lease.beat()
+            if time.monotonic() - last_report >= REPORT_SECONDS:
+                last_report = time.monotonic()
+                self.tell(event="step", id=job_id, share=step / description["recipe"]["steps"])
+
+        try:
+            lease.beat()
+            job = Job.from_description(description)
+            outcome = run_job(job, self.store, keep=self.keep, on_step=on_step, should_stop=lambda: self.stopping)
+            lease.release()
+        except Exception as error:
+            self.tell(event="failed", id=job_id, why=self.write_failure(job_id, error))
+        else:
+            self.tell(event="ended", id=job_id, outcome=outcome)
+
+    def write_failure(self, job_id: str, error: Exception) -> str:
+        """Leaves the failure beside the job; returns it as one sentence."""
+        why = str(error)
+        if not isinstance(error, ShiftbedError):
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            why = f"{type(error).__name__} in {Path(frame.filename).name} line {frame.lineno}: {error}"
+        details = {"why": why, "traceback": "".join(traceback.format_exception(error))}
+        with contextlib.suppress(ShiftbedError):  # the store itself may be what failed
+            self.store.put_atomic(JobFiles(job_id).failure, canonical(details))
+            self.store.put_atomic(JobFiles(job_id).lease, b"{}")
+        return why
+
+    def tell(self, **message: Any) -> None:
+        """Sends a message; a launcher that is gone means stop."""
+        try:
+            self.connection.send_bytes(canonical(message))
+        except OSError:
+            self.stop()
+
+    def stop(self) -> None:
+        """Asks the running job to save and leave."""
+        self.stopping = True

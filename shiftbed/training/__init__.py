@@ -1,0 +1,1 @@
+"""One job: streams, batches, steps, evaluation, checkpoints, records and recipes."""

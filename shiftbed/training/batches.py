@@ -1,0 +1,65 @@
+"""The data of one task as tensors, and the batches that its streams make of it."""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from shiftbed.algorithms import Batches
+from shiftbed.data import load
+from shiftbed.protocols import Split
+from shiftbed.training.job import Job
+from shiftbed.training.streams import Stream, philox_key
+
+
+@lru_cache(maxsize=4)
+def domain_tensors(dataset: str, image_size: int | None) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and labels of every domain; images as uint8 N×C×H×W, reduced to `image_size` if they are larger."""
+    tensors = {}
+    for domain in load(dataset).domains:
+        inputs = torch.from_numpy(np.ascontiguousarray(domain.inputs))
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.permute(0, 3, 1, 2)
+            if image_size and image_size < min(inputs.shape[2:]):
+                inputs = F.interpolate(inputs.float(), size=(image_size, image_size), mode="area").round().byte()
+            inputs = inputs.contiguous()
+        tensors[domain.name] = inputs, torch.from_numpy(domain.labels)
+    return tensors
+
+
+def as_model_input(inputs: torch.Tensor) -> torch.Tensor:
+    """What a network is given: images in [0, 1], everything else as float32."""
+    return inputs.float().div_(255) if inputs.dtype == torch.uint8 else inputs.float()
+
+
+class TaskData:
+    """The examples of a job's task: training batches by step, evaluation splits whole."""
+
+    def __init__(self, job: Job) -> None:
+        self.tensors = domain_tensors(job.dataset, job.recipe.image_size)
+        self.batch_size = int(job.hparams["batch_size"])
+        self.streams = {
+            split.domain: Stream(philox_key(*job.cell, split.domain), split.indices, job.recipe.sampling)
+            for split in job.task.of_role("train")
+        }
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input, as the network sees it."""
+        return tuple(next(iter(self.tensors.values()))[0].shape[1:])
+
+    def batches(self, step: int) -> Batches:
+        """The minibatches of a step: positions `step · B` to `(step + 1) · B` of each training domain's stream."""
+        inputs, labels = [], []
+        for domain, stream in self.streams.items():
+            chosen = torch.from_numpy(stream.take(step * self.batch_size, self.batch_size))
+            inputs.append(self.tensors[domain][0][chosen])
+            labels.append(self.tensors[domain][1][chosen])
+        return Batches(as_model_input(torch.cat(inputs)), torch.cat(labels), [self.batch_size] * len(self.streams))
+
+    def whole(self, split: Split) -> tuple[torch.Tensor, torch.Tensor]:
+        """All inputs (still as stored) and labels of a split."""
+        inputs, labels = self.tensors[split.domain]
+        chosen = torch.from_numpy(split.indices)
+        return inputs[chosen], labels[chosen]

@@ -1,0 +1,136 @@
+"""Jobs: what defines one training run, and the id that follows from it."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shiftbed.algorithms import ALGORITHMS
+from shiftbed.data import card
+from shiftbed.errors import StoreError
+from shiftbed.hashing import canonical
+from shiftbed.hparams import Space, Value, shared_space
+from shiftbed.protocols import Task, leave_out
+from shiftbed.training.recipes import Recipe
+
+ID_SCHEMA = 1
+ID_DIGITS = 20  # 80 bits: among a million jobs two ids are equal with a chance of 4e-13
+NUMERICS = "float32"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run.
+
+    Its id is a hash of what defines its result and of nothing else: no path, machine, order or evaluation interval.
+
+    Attributes:
+        draw: The draw's number, for people; the id holds the values it stands for.
+        hparams: The resolved hyperparameter values.
+    """
+
+    dataset: str
+    algorithm: str
+    test_domains: tuple[str, ...]
+    draw: int
+    trial: int
+    hparams: Mapping[str, Value]
+    recipe: Recipe
+
+    @cached_property
+    def task(self) -> Task:
+        """The splits it trains, validates and tests on."""
+        return leave_out(self.dataset, self.test_domains, self.trial, self.recipe.holdout)
+
+    @property
+    def cell(self) -> list[Any]:
+        """What it shares with the jobs of other algorithms and draws: they see the same streams and initial weights."""
+        return [self.dataset, card(self.dataset).version, self.task.fingerprint, self.trial]
+
+    @cached_property
+    def id(self) -> str:
+        """The first 20 digits of the SHA-256 of the canonical JSON of what defines the result."""
+        # A list, constant parts first, so that a planner can hash the common beginning of many jobs once.
+        identity = [
+            ID_SCHEMA,
+            *self.cell,
+            self.recipe.arithmetic(),
+            None,  # the digest of the initial weights, when they are not random
+            NUMERICS,
+            self.algorithm,
+            ALGORITHMS[self.algorithm].revision,
+            dict(self.hparams),
+        ]
+        return hashlib.sha256(canonical(identity)).hexdigest()[:ID_DIGITS]
+
+    def describe(self) -> dict[str, Any]:
+        """What `job.json` holds: everything constant about the job, enough to run it again and to read its records."""
+        return {
+            "id": self.id,
+            "dataset": self.dataset,
+            "version": card(self.dataset).version,
+            "algorithm": self.algorithm,
+            "revision": ALGORITHMS[self.algorithm].revision,
+            "test_domains": list(self.test_domains),
+            "draw": self.draw,
+            "trial": self.trial,
+            "hparams": dict(self.hparams),
+            "recipe": self.recipe.model_dump(),
+            "numerics": NUMERICS,
+            "splits": [
+                {"name": s.name, "domain": s.domain, "part": s.part, "role": s.role, "count": len(s.indices)}
+                for s in self.task.splits
+            ],
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "Job":
+        """The job a `job.json` describes.
+
+        Raises:
+            StoreError: Here the same description has another id: the dataset or the algorithm has changed since.
+        """
+        job = cls(
+            dataset=description["dataset"],
+            algorithm=description["algorithm"],
+            test_domains=tuple(description["test_domains"]),
+            draw=description["draw"],
+            trial=description["trial"],
+            hparams=description["hparams"],
+            recipe=Recipe(**description["recipe"]),
+        )
+        if job.id != description["id"]:
+            raise StoreError(
+                f"Job {description['id']} ({job.algorithm} on {job.dataset}) was planned with another version of the "
+                f"dataset or the algorithm; plan the sweep again."
+            )
+        return job
+
+
+def search_space(algorithm: str, dataset: str) -> Space:
+    """All hyperparameters of an algorithm on a dataset."""
+    return shared_space(card(dataset).size_class) | ALGORITHMS[algorithm].space
+
+
+def make_job(
+    dataset: str,
+    algorithm: str,
+    test_domains: tuple[str, ...],
+    recipe: Recipe,
+    draw: int = 0,
+    trial: int = 0,
+    overrides: Mapping[str, Value] | None = None,
+) -> Job:
+    """A job from names: its hyperparameters are the draw's, then what the recipe fixes, then what is set by hand.
+
+    Raises:
+        UnknownNameError: The dataset or the algorithm is not registered.
+        HparamError: A hyperparameter set by hand does not exist.
+    """
+    algorithm = ALGORITHMS.canonical_name(algorithm)
+    space = search_space(algorithm, dataset)
+    space.check(overrides or {})
+    fixed = {name: value for name, value in recipe.fixed.items() if name in space}
+    hparams = {**space.draw(draw, trial), **fixed, **(overrides or {})}
+    return Job(card(dataset).name, algorithm, test_domains, draw, trial, hparams, recipe)

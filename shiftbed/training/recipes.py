@@ -1,0 +1,85 @@
+"""Recipes: how one model is trained, as data files beside this module."""
+
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.hparams import Value
+from shiftbed.registry import did_you_mean
+from shiftbed.training.streams import Sampling
+
+
+class Recipe(BaseModel):
+    """How one model is trained, resolved for one dataset.
+
+    Attributes:
+        name: The recipe's name.
+        summary: What it is for.
+        network: The featurizer's name.
+        steps: Updates in all.
+        evaluate_every: Updates between two evaluations; the last step is always evaluated.
+        holdout: The share of every domain that is held out.
+        sampling: How a domain's stream draws its examples.
+        image_size: The side to which larger images are reduced, or None.
+        fixed: Hyperparameters that the recipe states instead of drawing them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    summary: str
+    network: str
+    steps: int = Field(gt=0)
+    evaluate_every: int = Field(gt=0)
+    holdout: float = Field(gt=0, lt=1)
+    sampling: Sampling = "with-replacement"
+    image_size: int | None = None
+    fixed: dict[str, Value] = {}
+
+    def arithmetic(self) -> dict[str, Any]:
+        """The fields that touch arithmetic and are not in a job's splits or hyperparameters already.
+
+        Fields at their default are left out, so that a field added later renames no job.
+        """
+        return self.model_dump(include={"network", "steps", "sampling", "image_size"}, exclude_defaults=True)
+
+
+def recipe_names() -> list[str]:
+    """The recipes there are."""
+    folder = files("shiftbed.training") / "recipes"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+@lru_cache
+def _recipe_file(name: str) -> dict[str, Any]:
+    if name not in recipe_names():
+        raise UnknownNameError(f"There is no recipe '{name}'.{did_you_mean(name, recipe_names())}")
+    return yaml.safe_load((files("shiftbed.training") / "recipes" / f"{name}.yaml").read_text())
+
+
+def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
+    """A recipe with its settings for a dataset, and fields set by hand on top.
+
+    Args:
+        name: The recipe's name.
+        dataset: The dataset's name.
+        **overrides: Fields to set; those that are None are left as they are.
+
+    Raises:
+        UnknownNameError: No recipe has this name.
+        ShiftbedError: A field has an impossible value.
+    """
+    fields = dict(_recipe_file(name))
+    own = dict(fields.pop("datasets", {}).get(dataset, {}))
+    own["fixed"] = {**fields.get("fixed", {}), **own.get("fixed", {})}
+    given = {field: value for field, value in overrides.items() if value is not None}
+    try:
+        return Recipe(**{**fields, **own, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ShiftbedError(f"Recipe '{name}' for {dataset} has a wrong '{where}': {first['msg']}.") from error

@@ -1,0 +1,218 @@
+"""Running one job so that nothing computed is lost: records, checkpoints, and the one `done`."""
+
+import io
+import json
+import platform
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+from shiftbed.errors import StoreError
+from shiftbed.hashing import canonical
+from shiftbed.training.job import Job
+from shiftbed.training.store import Store
+from shiftbed.training.trainer import Row, Trainer
+
+CHECKPOINT_FORMAT = 1
+Keep = Literal["none", "final"]
+Outcome = Literal["done", "diverged", "stopped"]
+
+
+class JobFiles:
+    """The keys of one job in a store."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job = f"jobs/{job_id}/job.json"
+        self.records = f"jobs/{job_id}/records.jsonl"
+        self.checkpoint = f"jobs/{job_id}/checkpoint.pt"
+        self.weights = f"jobs/{job_id}/weights.safetensors"
+        self.times = f"jobs/{job_id}/times.json"
+        self.lease = f"jobs/{job_id}/lease.json"
+        self.failure = f"jobs/{job_id}/failure.json"
+        self.done = f"jobs/{job_id}/done.json"
+
+
+def run_job(
+    job: Job,
+    store: Store,
+    *,
+    keep: Keep = "none",
+    on_step: Callable[[int, dict[str, Any]], None] = lambda step, metrics: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Trains a job to its end, from its last checkpoint if there is one.
+
+    Any number of processes may do so at once: what they compute is equal, and the first to finish wins.
+
+    Args:
+        job: What to train.
+        store: Where its records, checkpoints and result go.
+        keep: Which weights to keep.
+        on_step: Called after every update with the step and the metrics.
+        should_stop: Asked before every update; when it says yes a checkpoint is saved and the job left.
+
+    Returns:
+        How it ended.
+    """
+    files = JobFiles(job.id)
+    finished = store.get(files.done)
+    if finished is not None:
+        _forget_checkpoint(store, files)
+        return json.loads(finished)["status"]
+    store.create_exclusive(files.job, canonical(job.describe()))
+    started = time.perf_counter()
+    with one_thread():
+        trainer = Trainer(job)
+        rows = resume(trainer, store, files)
+        first = trainer.step
+        outcome = _train(trainer, rows, store, files, on_step, should_stop)
+        _add_times(store, files, steps=trainer.step - first, seconds=time.perf_counter() - started)
+        if outcome != "stopped":
+            _finish(trainer, rows, store, files, outcome, keep)
+    return outcome
+
+
+def _train(
+    trainer: Trainer,
+    rows: list[Row],
+    store: Store,
+    files: JobFiles,
+    on_step: Callable[[int, dict[str, Any]], None],
+    should_stop: Callable[[], bool],
+) -> Outcome:
+    recipe = trainer.job.recipe
+    while trainer.step < recipe.steps:
+        if should_stop():
+            save(trainer, rows, store, files)
+            return "stopped"
+        on_step(trainer.step + 1, trainer.advance())
+        if trainer.step % recipe.evaluate_every and trainer.step < recipe.steps:
+            continue
+        if trainer.diverged_at() is not None:
+            return "diverged"
+        rows.append(trainer.evaluate())
+        save(trainer, rows, store, files)
+        # A process that slept through another's finish must not go on for nothing.
+        if trainer.step < recipe.steps and store.get(files.done) is not None:
+            return "stopped"
+    return "done"
+
+
+def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles) -> None:
+    """Saves records, then the checkpoint that covers them: a checkpoint without its records would lose rows."""
+    store.put_atomic(files.records, b"".join(canonical(row) + b"\n" for row in rows))
+    store.put_atomic(files.checkpoint, encode_checkpoint(trainer, rows))
+
+
+def resume(trainer: Trainer, store: Store, files: JobFiles) -> list[Row]:
+    """Brings a new trainer to the last checkpoint.
+
+    Returns:
+        The rows up to the checkpoint; later ones are dropped, they will be computed again. If rows before it are
+        missing (another process wrote over them), the trainer stays at the start: starting over gives the same result,
+        going on would lose them.
+    """
+    data = store.get(files.checkpoint)
+    checkpoint = decode_checkpoint(data, trainer.job) if data else None
+    if checkpoint is None:
+        return []
+    rows = [row for row in parse_records(store.get(files.records)) if row["step"] <= checkpoint["state"]["step"]]
+    if [row["step"] for row in rows] != checkpoint["recorded"]:
+        return []
+    trainer.load_state(checkpoint["state"])
+    return rows
+
+
+def parse_records(data: bytes | None) -> list[Row]:
+    """The rows of a record file, up to the first that is not whole."""
+    rows = []
+    for line in (data or b"").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def encode_checkpoint(trainer: Trainer, rows: list[Row]) -> bytes:
+    """The state of a trainer as bytes that load without running code."""
+    buffer = io.BytesIO()
+    torch.save(
+        {
+            "format": CHECKPOINT_FORMAT,
+            "job": trainer.job.id,
+            "recorded": [row["step"] for row in rows],
+            "state": trainer.state(),
+        },
+        buffer,
+    )
+    return buffer.getvalue()
+
+
+def decode_checkpoint(data: bytes, job: Job) -> dict[str, Any] | None:
+    """The checkpoint in these bytes, or None if they are not one (then the job starts over, to the same result).
+
+    Raises:
+        StoreError: It belongs to another job or to a newer shiftbed.
+    """
+    try:
+        checkpoint = torch.load(io.BytesIO(data), weights_only=True)
+        job_id, version = checkpoint["job"], checkpoint["format"]
+    except Exception:  # torch.load raises whatever the broken bytes lead it to
+        return None
+    if version > CHECKPOINT_FORMAT:
+        raise StoreError(
+            f"The checkpoint of job {job.id} was written by a newer shiftbed; update shiftbed to continue it."
+        )
+    if job_id != job.id:
+        raise StoreError(
+            f"The checkpoint in the folder of job {job.id} belongs to job {job_id}; move it away to start over."
+        )
+    return checkpoint
+
+
+def _finish(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, outcome: Outcome, keep: Keep) -> None:
+    if keep == "final":
+        from safetensors.torch import save as to_safetensors
+
+        store.put_atomic(files.weights, to_safetensors(trainer.weights(), {"job": trainer.job.id}))
+    # The rows are in `done` itself: a late writer can still replace the record file, but never this.
+    result = {"status": outcome, "step": trainer.diverged_at() or trainer.step, "records": rows}
+    store.create_exclusive(files.done, canonical(result))
+    _forget_checkpoint(store, files)
+
+
+def _forget_checkpoint(store: Store, files: JobFiles) -> None:
+    if store.get(files.checkpoint):
+        store.put_atomic(files.checkpoint, b"")
+
+
+def _add_times(store: Store, files: JobFiles, steps: int, seconds: float) -> None:
+    """Adds this attempt to the file of times and environment, which no result depends on."""
+    attempts = json.loads(store.get(files.times) or b"[]")
+    attempts.append(
+        {
+            "host": platform.node(),
+            "steps": steps,
+            "seconds": round(seconds, 3),
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+    )
+    store.put_atomic(files.times, canonical(attempts))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread a job: sums are then added in one order everywhere, and small networks run no slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

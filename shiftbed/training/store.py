@@ -1,0 +1,112 @@
+"""The record store: four operations that a folder, or later an object store, offers."""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from shiftbed.errors import StoreError
+
+
+class Store(Protocol):
+    """Where jobs leave what they computed. Keys are relative paths with forward slashes."""
+
+    def get(self, key: str) -> bytes | None:
+        """What is stored under the key, whole, or None."""
+
+    def put_atomic(self, key: str, data: bytes) -> None:
+        """Stores under the key; a reader, and a crash, sees the old or the new bytes and nothing else."""
+
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        """Stores under the key if it is free; of several callers exactly one gets True."""
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """The keys below a prefix, in no order."""
+
+
+class LocalStore:
+    """A store in a folder of this machine or of a shared file system.
+
+    Args:
+        root: The folder; it is made when something is first written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+
+    def get(self, key: str) -> bytes | None:
+        """What is stored under the key, whole, or None."""
+        try:
+            return (self.root / key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _store_error("read", self.root / key, error) from error
+
+    def put_atomic(self, key: str, data: bytes) -> None:
+        """Writes a temporary file, makes it durable, and renames it into place."""
+        path = self.root / key
+        try:
+            temporary = _write_temporary(path, data)
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+        except OSError as error:
+            raise _store_error("write", path, error) from error
+
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        """Writes a temporary file, makes it durable, and links it into place, which fails if the name is taken."""
+        path = self.root / key
+        try:
+            temporary = _write_temporary(path, data)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(temporary)
+            _sync_folder(path.parent)
+            return True
+        except OSError as error:
+            raise _store_error("write", path, error) from error
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """The keys below a prefix; temporary files (hidden) are not keys."""
+        for folder, _, names in os.walk(self.root / prefix):
+            base = Path(folder).relative_to(self.root).as_posix()
+            yield from (f"{base}/{name}" for name in names if not name.startswith("."))
+
+
+def _write_temporary(path: Path, data: bytes) -> Path:
+    """A durable temporary file beside `path`, named by its writer, so that a restarted writer reuses no one else's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{os.getpid()}-{threading.get_ident()}"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+        os.fsync(file)
+    finally:
+        os.close(file)
+    return temporary
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename or link in the folder survive a power cut."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
+    advice = {
+        errno.ENOSPC: "the disk is full; make room and run the same command again, nothing computed is lost",
+        errno.EDQUOT: "the disk quota is used up; make room and run the same command again, nothing computed is lost",
+        errno.EACCES: "permission is denied; choose a folder you may write to",
+        errno.EROFS: "the file system is read-only; choose a folder you may write to",
+    }.get(error.errno or 0, f"{error.strerror}; run the same command again, nothing computed is lost")
+    return StoreError(f"Cannot {verb} {path}: {advice}.")

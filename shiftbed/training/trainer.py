@@ -1,0 +1,85 @@
+"""The live objects of one job: its data, its algorithm, and its position."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from shiftbed.algorithms import ALGORITHMS, Algorithm
+from shiftbed.data import card
+from shiftbed.protocols import Split
+from shiftbed.training.batches import TaskData, as_model_input
+from shiftbed.training.job import Job
+from shiftbed.training.streams import philox_key, reseed
+
+EVALUATION_BATCH = 512
+Row = dict[str, Any]
+
+
+class Trainer:
+    """Trains one job, a step at a time.
+
+    Attributes:
+        step: Updates made.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.data = TaskData(job)
+        # The cell and not the job seeds the weights: algorithms are compared from equal starts.
+        reseed(f"{philox_key(*job.cell):x}", 0, "weights")
+        self.algorithm: Algorithm = ALGORITHMS[job.algorithm].cls(
+            self.data.input_shape,
+            len(card(job.dataset).classes),
+            len(job.task.train_domains),
+            {**job.hparams, "network": job.recipe.network},
+        )
+        self.step = 0
+        # The first step with a bad loss, kept as a tensor so that no step waits for the device.
+        self._bad_step = torch.tensor(math.inf)
+
+    def advance(self) -> dict[str, Any]:
+        """One update; returns what the algorithm says of it."""
+        self.algorithm.train()
+        self.algorithm.rng = reseed(self.job.id, self.step, "update")
+        metrics = self.algorithm.update(self.data.batches(self.step), None)
+        loss = torch.as_tensor(metrics.get("loss", 0.0))
+        bad = torch.where(torch.isfinite(loss), math.inf, float(self.step + 1))
+        self._bad_step = torch.minimum(self._bad_step, bad)
+        self.step += 1
+        return metrics
+
+    def diverged_at(self) -> int | None:
+        """The first step whose loss was not finite, or None."""
+        return None if math.isinf(self._bad_step) else int(self._bad_step)
+
+    def evaluate(self) -> Row:
+        """Accuracy, loss and count of every split that a selection may read: all but those that are trained on."""
+        self.algorithm.eval()
+        reseed(self.job.id, self.step, "evaluation")
+        splits = [split for split in self.job.task.splits if split.role in ("validation", "test")]
+        return {"step": self.step, "splits": {split.name: self._evaluate_split(split) for split in splits}}
+
+    @torch.inference_mode()
+    def _evaluate_split(self, split: Split) -> dict[str, float | int | None]:
+        inputs, labels = self.data.whole(split)
+        logits = torch.cat([self.algorithm.predict(as_model_input(x)) for x in inputs.split(EVALUATION_BATCH)])
+        correct = int((logits.argmax(1) == labels).sum())
+        loss = F.cross_entropy(logits.double(), labels).item()
+        return {"accuracy": correct / len(labels), "loss": loss if math.isfinite(loss) else None, "count": len(labels)}
+
+    def state(self) -> dict[str, Any]:
+        """All that the next step depends on."""
+        return {"step": self.step, "bad_step": self._bad_step, "algorithm": self.algorithm.state_dict()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continues from a saved state."""
+        self.step = state["step"]
+        self._bad_step = state["bad_step"]
+        self.algorithm.load_state_dict(state["algorithm"])
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The tensors of the algorithm, for a file that anyone can load."""
+        state = self.algorithm.state_dict()
+        return {name: value.contiguous() for name, value in state.items() if isinstance(value, torch.Tensor)}

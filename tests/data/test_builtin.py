@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from shiftbed.data import DATASETS, load
+from shiftbed.data.digits import ANGLES, COLOUR_FLIPS, LABEL_NOISE
+from shiftbed.data.look import contact_sheet
+
+
+@pytest.mark.parametrize("name", ["ColoredDigits", "EmojiStyles", "RotatedDigits"])
+def test_a_dataset_is_what_its_card_says(name):
+    dataset = load(name)
+    channels, height, width = dataset.card.input_shape
+    for domain in dataset.domains:
+        assert domain.inputs.dtype == np.uint8
+        assert domain.inputs.shape == (dataset.card.domains[domain.name], height, width, channels)
+        assert domain.labels.dtype == np.int64
+        assert set(domain.labels) <= set(range(len(dataset.card.classes)))
+        assert len(set(domain.labels)) == len(dataset.card.classes)
+
+
+@pytest.mark.parametrize("name", ["ColoredDigits", "RotatedDigits"])
+def test_building_twice_gives_the_same(name):
+    build = DATASETS[name].build
+    for one, two in zip(build(), build(), strict=True):
+        assert np.array_equal(one.inputs, two.inputs)
+        assert np.array_equal(one.labels, two.labels)
+
+
+@pytest.mark.parametrize(("name", "flip"), COLOUR_FLIPS.items())
+def test_colours_agree_with_labels_as_often_as_they_should(name, flip):
+    domain = load("ColoredDigits")[name]
+    energy = domain.inputs.astype(int).sum(axis=(1, 2))
+    assert (energy.min(axis=1) == 0).all(), "each image has one colour"
+    disagree = (energy.argmax(axis=1) != domain.labels).mean()
+    assert abs(disagree - flip) < 4 * np.sqrt(flip * (1 - flip) / len(domain))
+
+
+def test_labels_of_coloured_digits_are_noisy_and_balanced():
+    labels = np.concatenate([domain.labels for domain in load("ColoredDigits").domains])
+    assert abs(labels.mean() - 0.5) < 0.05
+    assert LABEL_NOISE == 0.25
+
+
+def test_rotated_digits_turn_counter_clockwise():
+    """Turning a domain back brings its class means nearer to the upright ones than turning it further."""
+    upright, turned = (load("RotatedDigits")[name] for name in ("0", "30"))
+    for digit in (4, 7):
+        mean = upright.inputs[upright.labels == digit].mean(axis=0)[..., 0]
+        other = turned.inputs[turned.labels == digit].mean(axis=0)[..., 0]
+        # With the y axis down, a positive angle of the (1, 0) plane is counter-clockwise as seen.
+        back, further = (ndimage.rotate(other, angle, axes=(1, 0), reshape=False, order=1) for angle in (-30, 30))
+        assert np.abs(back - mean).sum() < np.abs(further - mean).sum()
+    assert len(ANGLES) == 6
+
+
+def test_emoji_share_their_identity_and_label_across_styles():
+    styles = load("EmojiStyles").domains
+    assert all(np.array_equal(style.labels, styles[0].labels) for style in styles)
+    assert all(np.array_equal(style.groups, styles[0].groups) for style in styles)
+    assert len({style.inputs.tobytes() for style in styles}) == len(styles)
+
+
+def test_a_contact_sheet_is_a_png(tmp_path):
+    sheet = contact_sheet(load("ColoredDigits"), tmp_path / "new" / "sheet.png")
+    assert sheet.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,54 @@
+import pytest
+
+from shiftbed.algorithms import ALGORITHMS
+from shiftbed.errors import HparamError
+from shiftbed.hparams import Space, constant, log_uniform, shared_space
+from shiftbed.training.job import search_space
+
+
+def test_draws_equal_domainbeds_on_large_images():
+    values = shared_space("large").draw(1, trial=0)
+    assert values["lr"] == pytest.approx(2.70289307e-05, rel=1e-8)
+    assert values["weight_decay"] == pytest.approx(4.48328839e-04, rel=1e-8)
+    assert values["batch_size"] == 39
+    assert values["resnet_dropout"] == 0.5
+
+
+def test_draws_equal_domainbeds_on_small_images():
+    values = (shared_space("small") | ALGORITHMS["IRM"].space).draw(1, trial=0)
+    assert values["lr"] == pytest.approx(1.19061629e-04, rel=1e-8)
+    assert values["batch_size"] == 372
+    assert values["irm_lambda"] == pytest.approx(65030.522, abs=5e-4)
+    assert values["irm_penalty_anneal_iters"] == 2
+    assert values["weight_decay"] == 0
+    second = shared_space("small").draw(2, trial=1)
+    assert second["lr"] == pytest.approx(2.55219526e-03, rel=1e-8)
+    assert second["batch_size"] == 61
+
+
+def test_draw_zero_is_the_default_values_in_every_trial():
+    space = search_space("GroupDRO", "ColoredDigits")
+    assert space.draw(0, trial=0) == space.draw(0, trial=7)
+    assert space.draw(0, trial=0)["groupdro_eta"] == 0.01
+    assert space.draw(0, trial=0)["lr"] == 1e-3
+
+
+def test_a_new_hyperparameter_changes_no_other_draw():
+    alone = Space(a=log_uniform(1, 10, default=1)).draw(3, trial=1)
+    more = Space(b=constant(2), a=log_uniform(1, 10, default=1), c=constant(3)).draw(3, trial=1)
+    assert alone["a"] == more["a"]
+
+
+def test_all_algorithms_share_the_learning_rate_of_a_draw():
+    rates = {search_space(name, "EmojiStyles").draw(5, trial=2)["lr"] for name in ALGORITHMS}
+    assert len(rates) == 1
+
+
+def test_trials_draw_anew():
+    space = search_space("ERM", "EmojiStyles")
+    assert space.draw(1, trial=0)["lr"] != space.draw(1, trial=1)["lr"]
+
+
+def test_a_typo_in_a_name_suggests_the_right_one():
+    with pytest.raises(HparamError, match="Did you mean lr"):
+        search_space("ERM", "ColoredDigits").check({"lrr": 1e-3})

@@ -1,0 +1,78 @@
+"""Job ids: what changes them, what does not, and their golden values."""
+
+import json
+
+import pytest
+
+from shiftbed.errors import HparamError, ShiftbedError, StoreError, UnknownNameError
+from shiftbed.training.job import Job, make_job
+from shiftbed.training.recipes import recipe
+from tests.conftest import tiny_job
+
+GOLDEN = {
+    ("ColoredDigits", "ERM", "-90%", 0, 0): "4eccb77c2c5ba91c4d8e",
+    ("EmojiStyles", "CORAL", "noto", 0, 0): "6208c8e94e6485c401ba",
+    ("EmojiStyles", "CORAL", "noto", 2, 1): "507068caedd068850da1",
+    ("RotatedDigits", "IRM", "75", 1, 0): "ab8c3bd3c5d38bac4c48",
+}
+
+
+def golden_job(dataset, algorithm, test, draw, trial):
+    return make_job(dataset, algorithm, (test,), recipe("quick", dataset), draw, trial)
+
+
+@pytest.mark.parametrize(("key", "expected"), GOLDEN.items())
+def test_golden_ids(key, expected):
+    assert golden_job(*key).id == expected
+
+
+def test_what_defines_the_result_changes_the_id():
+    base = tiny_job("ERM")
+    others = [
+        tiny_job("GroupDRO"),
+        tiny_job("ERM", trial=1),
+        tiny_job("ERM", draw=1),
+        tiny_job("ERM", steps=7),
+        tiny_job("ERM", lr=0.5),
+        make_job("ColoredDigits", "ERM", ("+80%",), base.recipe, overrides={"batch_size": 4}),
+    ]
+    assert len({base.id, *(job.id for job in others)}) == 1 + len(others)
+
+
+def test_what_does_not_define_the_result_leaves_the_id():
+    assert tiny_job("ERM", every=3).id == tiny_job("ERM", every=2).id
+    default = tiny_job("ERM").hparams["lr"]
+    assert tiny_job("ERM", lr=default).id == tiny_job("ERM").id
+    renamed = tiny_job("ERM").recipe.model_copy(update={"name": "other", "summary": "other"})
+    assert make_job("ColoredDigits", "ERM", ("-90%",), renamed, overrides={"batch_size": 4}).id == tiny_job("ERM").id
+
+
+def test_a_job_survives_json():
+    job = tiny_job("IRM", draw=2)
+    again = Job.from_description(json.loads(json.dumps(job.describe())))
+    assert again.id == job.id
+    assert again == job
+
+
+def test_a_description_that_no_longer_fits_is_refused():
+    with pytest.raises(StoreError, match="another version of the dataset or the algorithm"):
+        Job.from_description({**tiny_job("ERM").describe(), "id": "0" * 20})
+
+
+def test_hyperparameters_come_from_the_draw_the_recipe_and_the_hand_in_this_order():
+    how = recipe("quick", "ColoredDigits")
+    job = make_job("ColoredDigits", "IRM", ("-90%",), how, draw=1)
+    assert job.hparams["batch_size"] == how.fixed["batch_size"]
+    assert job.hparams["irm_lambda"] == pytest.approx(65030.522, abs=5e-4)
+    by_hand = make_job("ColoredDigits", "IRM", ("-90%",), how, draw=1, overrides={"batch_size": 5})
+    assert by_hand.hparams["batch_size"] == 5
+    assert "irm_penalty_anneal_iters" not in make_job("ColoredDigits", "ERM", ("-90%",), how).hparams
+
+
+def test_wrong_names_and_values():
+    with pytest.raises(HparamError, match="Did you mean lr"):
+        tiny_job("ERM", lrr=1)
+    with pytest.raises(UnknownNameError, match=r"no recipe 'quikc'\. Did you mean quick"):
+        recipe("quikc", "ColoredDigits")
+    with pytest.raises(ShiftbedError, match="'quick' for ColoredDigits has a wrong 'steps'"):
+        recipe("quick", "ColoredDigits", steps=0)
