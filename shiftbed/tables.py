@@ -20,6 +20,7 @@ from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.store import LocalStore
 
 WIDTH = 80
+LONGEST_WORD = 16
 AVERAGE = ("Avg",)
 MISSING = "–"
 ORACLE_MARK = "†"
@@ -166,7 +167,7 @@ def as_text(table: Table) -> str:
     cells = {place: _cell_text(figure, table.selection.oracle, usual) for place, figure in figures.items()}
     first = max(len("algorithm"), *(len(name) for name in table.algorithms))
     words = [word for column in columns for name in column for word in name.replace("-", "- ").split()]
-    width = 2 + max(len(text) for text in (*cells.values(), *words))
+    width = 2 + max(*(len(text) for text in cells.values()), *(min(len(word), LONGEST_WORD) for word in words))
     blocks = math.ceil(len(columns) * width / (WIDTH - first))
     even = math.ceil(len(columns) / blocks)
     lines = [

@@ -14,7 +14,7 @@ from shiftbed.tables import as_text, read_tables
 ALGORITHMS = ("ERM", "CORAL", "GroupDRO", "IRM", "Mixup")
 SWEEPS = (
     Request(("ColoredDigits",), ALGORITHMS, draws=3, trials=2),
-    Request(("EmojiStyles",), ALGORITHMS, draws=2, trials=1, test_domains=("noto-v1", "emojione-mono")),
+    Request(("EmojiStyles",), ALGORITHMS, draws=2, trials=2, test_domains=("noto-v1", "emojione-mono")),
 )
 
 
@@ -32,10 +32,8 @@ def demo(out: Path, workers: int | None, console: Console) -> None:
             sheet = contact_sheet(load(name), out / f"{name}.png")
             console.print(f"{name}: {load(name).card.summary}.\n  look at {sheet}", highlight=False)
     console.rule("2. The sweep: the same data, streams and draws for five algorithms")
-    for request in SWEEPS:
-        console.print(", ".join(request.datasets))
-        with SweepView(console) as view:
-            sweep(request, out, workers=workers, on_change=view)
+    with SweepView(console) as view:
+        sweep(SWEEPS, out, workers=workers, on_change=view)
     console.rule("3. The tables")
     for table in read_tables(out):
         console.print(as_text(table) + "\n", markup=False, highlight=False, soft_wrap=True)

@@ -1,20 +1,19 @@
 """The local executor: a pool of workers forked from a warm parent."""
 
+import contextlib
 import json
-import multiprocessing
-import multiprocessing.forkserver
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from shiftbed.hashing import canonical
-from shiftbed.sweeps import worker
+from shiftbed.sweeps.forkserver import ForkServer
 from shiftbed.sweeps.leases import PATIENCE_SECONDS, LeaseWatch
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, parse_records
@@ -26,22 +25,12 @@ MOST_DEATHS = 20  # of a job's workers, none of them having got further than the
 STOP_SECONDS = 5.0
 
 
-def warm_context() -> BaseContext:
-    """A context whose processes are forked from a server that has torch loaded; it starts now, in the background."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([worker.__name__, "shiftbed.cli"])
-    multiprocessing.forkserver.ensure_running()
-    return context
-
-
 @dataclass(eq=False)
 class Seat:
-    """One place in the pool: a worker process and the job it runs."""
+    """One place in the pool: the connection to a worker, its process once it has said so, and the job it runs."""
 
-    process: BaseProcess
     connection: Connection
+    pid: int | None = None
     job: Job | None = None
 
 
@@ -77,7 +66,7 @@ class Progress:
 
 
 class LocalPool:
-    """Runs jobs side by side on this machine.
+    """Runs jobs side by side on this machine, once.
 
     Args:
         store: The sweep's folder.
@@ -97,9 +86,9 @@ class LocalPool:
     ) -> None:
         self._store = store
         self._size = workers
-        self._arguments = (str(store.root), [str(path) for path in code], keep)
+        self._arguments = {"root": str(store.root), "code": [str(path) for path in code], "keep": keep}
         self._watch = LeaseWatch(store, patience)
-        self._context = warm_context()
+        self._server = ForkServer()
         self._seats: list[Seat] = []
         self._waiting: deque[Job] = deque()
         self._deaths: dict[str, tuple[int, int]] = {}
@@ -132,7 +121,7 @@ class LocalPool:
     def _fill_seats(self) -> None:
         """Gives every free seat a job that nobody else seems to run."""
         while len(self._seats) < min(self._size, self._progress.left):
-            self._seats.append(self._hire())
+            self._seats.append(Seat(self._server.fork(**self._arguments)))
         free = [seat for seat in self._seats if seat.job is None]
         # While all that waits is held elsewhere, looking at the leases once a second is enough.
         if not free or (self._all_elsewhere() and time.monotonic() - self._last_look < LOOK_SECONDS):
@@ -155,13 +144,6 @@ class LocalPool:
     def _all_elsewhere(self) -> bool:
         return all(job.id in self._progress.elsewhere for job in self._waiting)
 
-    def _hire(self) -> Seat:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=worker.work, args=(theirs, *self._arguments), daemon=True)  # type: ignore[attr-defined]
-        process.start()
-        theirs.close()
-        return Seat(process, ours)
-
     def _assign(self, seat: Seat, job: Job) -> None:
         seat.job = job
         self._progress.running[job.id] = 0.0
@@ -172,20 +154,25 @@ class LocalPool:
 
     def _hear(self) -> None:
         """Waits a moment for what the workers say; a closed connection is a dead worker."""
-        by_connection = {seat.connection: seat for seat in self._seats}
-        for ready in wait(list(by_connection), timeout=TICK_SECONDS):
-            seat = by_connection[ready]  # type: ignore[index]
+        for seat in self._heard():
             try:
                 message = json.loads(seat.connection.recv_bytes())
             except (EOFError, OSError):
                 self._bury(seat)
                 continue
-            if message["event"] == "step":
+            if message["event"] == "ready":
+                seat.pid = message["pid"]
+            elif message["event"] == "step":
                 self._progress.running[message["id"]] = message["share"]
-            elif message["event"] in ("ended", "failed"):
+            else:
                 self._settle(seat, message)
 
-    def _settle(self, seat: Seat, message: dict[str, str]) -> None:
+    def _heard(self) -> list[Seat]:
+        """The seats that have something to say, or have fallen silent for good."""
+        ready = wait([seat.connection for seat in self._seats], timeout=TICK_SECONDS)
+        return [seat for seat in self._seats if seat.connection in ready]
+
+    def _settle(self, seat: Seat, message: dict[str, Any]) -> None:
         job, seat.job = seat.job, None
         assert job is not None
         self._progress.running.pop(job.id, None)
@@ -204,7 +191,6 @@ class LocalPool:
         """Replaces a dead worker; its job goes first in the queue, unless it keeps killing its workers."""
         self._seats.remove(seat)
         seat.connection.close()
-        seat.process.join()
         self._progress.deaths += 1
         if seat.job is None:
             return
@@ -224,16 +210,30 @@ class LocalPool:
     def _dismiss(self) -> None:
         """Lets the workers save and leave; those that do not are killed."""
         for seat in self._seats:
-            if seat.process.is_alive():
-                seat.process.terminate()
-            seat.connection.close()
+            _send_signal(seat, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
+        while self._seats and time.monotonic() < deadline:
+            for seat in self._heard():
+                try:
+                    message = json.loads(seat.connection.recv_bytes())
+                except (EOFError, OSError):
+                    seat.connection.close()
+                    self._seats.remove(seat)
+                    continue
+                if message["event"] == "ready":
+                    seat.pid = message["pid"]
+                    _send_signal(seat, signal.SIGTERM)
         for seat in self._seats:
-            seat.process.join(max(0.0, deadline - time.monotonic()))
-            if seat.process.is_alive():
-                seat.process.kill()
-                seat.process.join()
-        self._seats = []
+            _send_signal(seat, signal.SIGKILL)
+            seat.connection.close()
+        self._server.close()
+
+
+def _send_signal(seat: Seat, number: signal.Signals) -> None:
+    """A worker that has not said its process yet cannot be signalled; it leaves when its connection closes."""
+    if seat.pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(seat.pid, number)
 
 
 def default_workers() -> int:

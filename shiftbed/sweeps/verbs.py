@@ -68,7 +68,7 @@ def train(
 
 
 def sweep(
-    request: Request,
+    request: Request | Sequence[Request],
     out: str | Path,
     *,
     workers: int | None = None,
@@ -79,7 +79,7 @@ def sweep(
     """Runs the jobs of a request that are not done yet, side by side on this machine.
 
     Args:
-        request: What is asked for.
+        request: What is asked for, once or several times.
         out: The sweep's folder; several sweeps and launchers may share one.
         workers: Processes; one for each core by default.
         keep: Which weights to keep.
@@ -89,12 +89,12 @@ def sweep(
     Returns:
         How it ended.
     """
-    store = LocalStore(Path(out))
-    pool = LocalPool(store, workers or default_workers(), [Path(path) for path in code], keep)
     for path in code:
         load_code(Path(path))
-    jobs = plan(request)
+    store = LocalStore(Path(out))
+    jobs = [job for one in ([request] if isinstance(request, Request) else request) for job in plan(one)]
     remember_plan(jobs, store)
+    pool = LocalPool(store, workers or default_workers(), [Path(path) for path in code], keep)
     return pool.run(jobs, on_change)
 
 

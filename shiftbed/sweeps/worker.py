@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import signal
+import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbed.algorithms import ALGORITHMS, load_code
+from shiftbed.data import DATASETS
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.leases import Lease
@@ -19,14 +22,23 @@ from shiftbed.training.store import LocalStore, Store
 
 REPORT_SECONDS = 0.2
 
-# The fork server imports this module once; filling the registry there spares every worker the imports.
-list(ALGORITHMS)
+# The fork server imports this module once, which spares every worker the imports: the registries' rooms, and
+# torch._dynamo (1.4 s), which the first optimizer of a process would import.
+import torch._dynamo  # noqa: E402, F401
+
+list(ALGORITHMS), list(DATASETS)
 
 
 def work(connection: Connection, root: str, code: list[str], keep: Keep) -> None:
     """Runs jobs from the connection until the launcher closes it.
 
     A terminate signal, or the launcher's death, makes it save the running job and leave.
+
+    Args:
+        connection: To the launcher.
+        root: The sweep's folder.
+        code: Users' files that register algorithms.
+        keep: Which weights to keep.
     """
     Worker(connection, LocalStore(Path(root)), keep).serve([Path(path) for path in code])
 
@@ -39,20 +51,22 @@ class Worker:
         self.store = store
         self.keep = keep
         self.stopping = False
+        self.busy = False
 
     def serve(self, code: list[Path]) -> None:
         """Answers every job with `ended` or `failed`."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
+        self.tell(event="ready", pid=os.getpid())
         for path in code:
             load_code(path)
-        self.tell(event="ready")
         with contextlib.suppress(EOFError, ConnectionResetError):
             while not self.stopping:
                 self.run(json.loads(self.connection.recv_bytes()))
+                self.busy = False
 
     def run(self, description: dict[str, Any]) -> None:
         """Runs one job; whatever goes wrong in it is written down and told, and the worker goes on."""
+        self.busy = True
         job_id = description["id"]
         lease = Lease(self.store, job_id)
         last_report = 0.0
@@ -94,5 +108,7 @@ class Worker:
             self.stop()
 
     def stop(self) -> None:
-        """Asks the running job to save and leave."""
+        """Asks the running job to save and leave; without one the worker leaves at once."""
         self.stopping = True
+        if not self.busy:
+            sys.exit()

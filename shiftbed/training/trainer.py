@@ -80,6 +80,6 @@ class Trainer:
         self.algorithm.load_state_dict(state["algorithm"])
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The tensors of the algorithm, for a file that anyone can load."""
-        state = self.algorithm.state_dict()
-        return {name: value.contiguous() for name, value in state.items() if isinstance(value, torch.Tensor)}
+        """The tensors of the algorithm, each once (`network` shares those of its parts), for a file anyone can load."""
+        tensors = dict(self.algorithm.named_parameters()) | dict(self.algorithm.named_buffers())
+        return {name: value.detach().contiguous() for name, value in tensors.items()}

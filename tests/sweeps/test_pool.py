@@ -1,0 +1,219 @@
+"""The local pool: workers that die, fail or sleep, and launchers that share a folder."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shiftbed.sweeps.leases import Lease, LeaseWatch
+from shiftbed.sweeps.plan import Request, plan, remember_plan
+from shiftbed.sweeps.pool import LocalPool
+from shiftbed.sweeps.records import finished_jobs, sweep_status
+from shiftbed.tables import as_csv, as_text, read_tables
+from shiftbed.training.run import JobFiles
+from shiftbed.training.store import LocalStore
+
+REQUEST = Request(
+    ["ColoredDigits"],
+    ["ERM", "IRM", "Mixup"],
+    draws=2,
+    trials=2,
+    test_domains=["-90%"],
+    fields={"steps": 120},
+)
+ARGUMENTS = "ColoredDigits --algorithms ERM,IRM,Mixup --draws 2 --trials 2 --test=-90% --steps 120".split()  # noqa: SIM905
+
+
+def tables_of(folder) -> str:
+    found = read_tables(folder)
+    return as_csv(found) + "\n".join(as_text(table) for table in found)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The tables of the request, run with nothing going wrong."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    progress = LocalPool(LocalStore(folder), 2).run(plan(REQUEST))
+    assert list(progress.ended.values()) == ["done"] * 12 and progress.deaths == 0
+    return tables_of(folder)
+
+
+def holders(folder: Path) -> list[int]:
+    """The processes that have started a job and not ended it, as their leases say."""
+    claims = []
+    for path in folder.glob("jobs/*/lease.json"):
+        claims.append(json.loads(path.read_text() or "{}"))
+    return [claim["pid"] for claim in claims if claim]
+
+
+def signal_if_alive(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def launch(folder: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "shiftbed", "sweep", *ARGUMENTS, "--out", str(folder), "--workers", "2"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_two_launchers_with_workers_killed_and_put_to_sleep(tmp_path, undisturbed):
+    """Each job is done once and the tables are the same to the byte."""
+    chance = random.Random(0)
+    launchers = [launch(tmp_path), launch(tmp_path)]
+    first_done: dict[Path, tuple[int, int]] = {}
+    asleep: list[tuple[float, int]] = []
+    kills = sleeps = 0
+    deadline = time.monotonic() + 120
+    try:
+        while any(launcher.poll() is None for launcher in launchers) and time.monotonic() < deadline:
+            time.sleep(0.15)
+            for path in tmp_path.glob("jobs/*/done.json"):
+                seen = (path.stat().st_ino, path.stat().st_mtime_ns)
+                assert first_done.setdefault(path, seen) == seen, "a finished job was written again"
+            while asleep and time.monotonic() > asleep[0][0]:
+                signal_if_alive(asleep.pop(0)[1], signal.SIGCONT)
+            working = [pid for pid in holders(tmp_path) if pid not in {sleeper for _, sleeper in asleep}]
+            if not working or kills + sleeps >= 16:
+                continue
+            pid = chance.choice(working)
+            if chance.random() < 0.6:
+                kills += signal_if_alive(pid, signal.SIGKILL)
+            elif signal_if_alive(pid, signal.SIGSTOP):
+                sleeps += 1
+                asleep.append((time.monotonic() + 1.0, pid))
+    finally:
+        for _, pid in asleep:
+            signal_if_alive(pid, signal.SIGCONT)
+        outputs = [launcher.communicate(timeout=60)[0] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], outputs
+    assert kills >= 3 and sleeps >= 1, "nothing was disturbed"
+    assert len(first_done) <= 12 and len(list(finished_jobs(LocalStore(tmp_path)))) == 12
+    assert tables_of(tmp_path) == undisturbed
+
+
+def test_a_killed_launcher_leaves_a_sweep_that_the_same_command_finishes(tmp_path, undisturbed):
+    launcher = launch(tmp_path)
+    while len(list(tmp_path.glob("jobs/*/done.json"))) < 3:
+        assert launcher.poll() is None
+        time.sleep(0.05)
+    launcher.kill()
+    launcher.communicate()
+    again = launch(tmp_path)
+    output = again.communicate(timeout=120)[0]
+    assert again.returncode == 0, output
+    assert tables_of(tmp_path) == undisturbed
+
+
+def test_a_sleeper_that_wakes_after_others_have_finished_changes_nothing(tmp_path, undisturbed):
+    launcher = launch(tmp_path)
+    while len(holders(tmp_path)) < 2:
+        assert launcher.poll() is None
+        time.sleep(0.02)
+    sleepers = [launcher.pid, *holders(tmp_path)]
+    for pid in sleepers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        progress = LocalPool(LocalStore(tmp_path), 2, patience=1.0).run(plan(REQUEST))
+        assert len(progress.ended) == 12
+        results = {path: path.read_bytes() for path in tmp_path.glob("jobs/*/done.json")}
+    finally:
+        for pid in reversed(sleepers):
+            os.kill(pid, signal.SIGCONT)
+    output = launcher.communicate(timeout=60)[0]
+    assert launcher.returncode == 0, output
+    assert {path: path.read_bytes() for path in tmp_path.glob("jobs/*/done.json")} == results
+    assert tables_of(tmp_path) == undisturbed
+
+
+def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
+    launcher = launch(tmp_path)
+    while not holders(tmp_path):
+        assert launcher.poll() is None
+        time.sleep(0.05)
+    launcher.send_signal(signal.SIGINT)
+    output = launcher.communicate(timeout=20)[0]
+    assert launcher.returncode == 130
+    assert "nothing is lost" in output
+    assert not [pid for pid in holders(tmp_path) if signal_if_alive(pid, 0)], "no worker is left"
+
+
+FAILING = """
+from shiftbed.algorithms import ERM, Space, constant, register
+
+@register(space=Space(fails=constant(True)))
+class Sometimes(ERM):
+    \"\"\"Fails or kills its process, as its hyperparameter says.\"\"\"
+
+    def update(self, minibatches, unlabeled=None):
+        if self.hparams["fails"]:
+            raise RuntimeError("no luck")
+        return super().update(minibatches)
+"""
+
+
+def test_a_failing_job_stops_no_other_and_is_tried_again(tmp_path):
+    code = tmp_path / "mine.py"
+    code.write_text(FAILING)
+    command = [
+        sys.executable,
+        "-m",
+        "shiftbed",
+        "sweep",
+        "ColoredDigits",
+        "--algorithms",
+        "Sometimes,ERM",
+        "--test=-90%",
+    ]
+    command += ["--steps", "5", "--out", str(tmp_path / "sweep"), "--code", str(code)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "1 jobs done" in ended.stdout and "RuntimeError in mine.py line 10: no luck" in ended.stdout
+    assert ended.stderr.strip() == "shiftbed: 1 jobs failed; the same command tries them again."
+    status = sweep_status(LocalStore(tmp_path / "sweep"))
+    assert (status.count("done"), status.count("failed")) == (1, 1)
+    code.write_text(FAILING.replace("constant(True)", "constant(False)"))
+    assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_leases_tell_the_living_from_the_dead(tmp_path):
+    store = LocalStore(tmp_path)
+    watch = LeaseWatch(store, patience=0.3)
+    assert not watch.held("job"), "nobody has it"
+    lease = Lease(store, "job")
+    lease.beat()
+    assert watch.held("job"), "alive as far as anyone has seen"
+    time.sleep(0.35)
+    assert not watch.held("job"), "it has not moved"
+    lease._last = 0
+    lease.beat()
+    assert watch.held("job"), "it moves again"
+    lease.release()
+    assert not watch.held("job")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    claim = {"holder": "x", "count": 1, "host": os.uname().nodename, "pid": gone.pid}
+    store.put_atomic(JobFiles("job").lease, json.dumps(claim).encode())
+    assert not watch.held("job"), "its process is gone"
+    store.put_atomic(JobFiles("job").lease, b"{torn")
+    assert not watch.held("job")
+
+
+def test_status_counts_what_is_done_and_left(tmp_path):
+    store = LocalStore(tmp_path)
+    jobs = plan(Request(["ColoredDigits"], ["ERM"], fields={"steps": 2}))
+    remember_plan(jobs, store)
+    assert sweep_status(store).count("left") == 3
+    assert sweep_status(store).seconds_left is None
+    LocalPool(store, 1).run(jobs[:2])
+    status = sweep_status(store)
+    assert (status.count("done"), status.count("left"), status.count("running")) == (2, 1, 0)
+    assert status.seconds_left > 0

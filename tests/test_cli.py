@@ -1,0 +1,153 @@
+"""The command line, as a person meets it."""
+
+import json
+import sys
+
+import pytest
+
+from shiftbed import cli
+
+
+@pytest.fixture
+def shiftbed(monkeypatch, capsys, tmp_path):
+    """Runs a command in a temporary folder; gives its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.console, "_width", 80, raising=False)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["shiftbed", *arguments])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as exit:
+            code = exit.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["look", "Emojistyle"], "There is no dataset 'Emojistyle'. Did you mean EmojiStyles?"),
+        (["train", "EmojiStyles", "EMR", "--test", "noto"], "There is no algorithm 'EMR'. Did you mean ERM"),
+        (["train", "EmojiStyles", "ERM", "--test", "note"], "EmojiStyles has no domain 'note'. Did you mean noto"),
+        (["train", "EmojiStyles", "ERM", "--test", "noto", "--recipe", "slow"], "There is no recipe 'slow'."),
+        (
+            ["train", "EmojiStyles", "ERM", "--test", "noto", "--set", "lrr=1"],
+            "no hyperparameter 'lrr' here. Did you mean lr",
+        ),
+        (["train", "EmojiStyles", "ERM", "--test", "noto", "--set", "lr"], "--set takes name=value, not 'lr'."),
+        (["train", "EmojiStyles", "ERM", "--test", "noto", "--code", "no.py"], "There is no Python file at no.py"),
+        (["tables", "nowhere"], "There is no finished job in nowhere"),
+        (["status", "nowhere"], "There is no sweep in nowhere"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence(shiftbed, command, words):
+    code, out, err = shiftbed(*command)
+    assert code == 1
+    assert err.startswith("shiftbed: ") and words in err
+    assert len(err.splitlines()) == 1 and "Traceback" not in out + err
+
+
+def test_an_unwritable_folder_is_one_sentence(shiftbed, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps", "2", "--out", "file/inside")
+    assert code == 1
+    assert err.startswith("shiftbed: Cannot write file/inside")
+
+
+def test_debug_shows_the_traceback(shiftbed):
+    from shiftbed.errors import UnknownNameError
+
+    with pytest.raises(UnknownNameError):
+        shiftbed("look", "nothing", "--debug")
+
+
+@pytest.mark.parametrize("command", ["datasets", "algorithms", "recipes"])
+def test_lists_fit_eighty_columns_and_end_with_the_next_command(shiftbed, command):
+    code, out, _ = shiftbed(command)
+    assert code == 0
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert out.splitlines()[-1].startswith("Next: shiftbed ")
+
+
+def test_lists_for_machines(shiftbed):
+    assert {card["name"] for card in json.loads(shiftbed("datasets", "--json")[1])} >= {"EmojiStyles"}
+    assert {row["name"] for row in json.loads(shiftbed("algorithms", "--json")[1])} >= {"ERM"}
+
+
+def test_train_prints_every_split_and_says_what_is_next(shiftbed, tmp_path):
+    arguments = ["train", "ColoredDigits", "IRM", "--test=-90%", "--steps", "4", "--set", "batch_size=4"]
+    code, out, _ = shiftbed(*arguments)
+    assert code == 0
+    for split in ("+90%/out", "+80%/out", "-90%/in", "-90%/out"):
+        assert split in out
+    assert "Next: shiftbed sweep ColoredDigits --algorithms ERM,IRM" in out
+    (folder,) = (tmp_path / "shiftbed-run" / "jobs").iterdir()
+    assert {path.name for path in folder.iterdir()} >= {
+        "job.json",
+        "records.jsonl",
+        "weights.safetensors",
+        "times.json",
+    }
+    code, out, _ = shiftbed(*arguments, "--json")
+    assert json.loads(out)["records"][-1]["step"] == 4
+
+
+def test_a_dry_run_counts_and_writes_nothing(shiftbed, tmp_path):
+    code, out, _ = shiftbed(
+        "sweep", "ColoredDigits", "--algorithms", "ERM,IRM", "--draws", "3", "--out", "s", "--dry-run"
+    )
+    assert code == 0 and "18 jobs, 0 of them done" in out
+    assert not (tmp_path / "s").exists()
+
+
+PASTED = '''
+import torch
+import torch.nn.functional as F
+from shiftbed.algorithms import ERM, Space, log_uniform, register
+
+
+@register(space=Space(my_lambda=log_uniform(1e-1, 1e5, default=1e1)), paper="Somebody, 2021")
+class MyVREx(ERM):
+    """Equal risks, as a class of DomainBed's shape writes it."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super(MyVREx, self).__init__(input_shape, num_classes, num_domains, hparams)
+        self.register_buffer("update_count", torch.tensor([0]))
+
+    def update(self, minibatches, unlabeled=None):
+        all_x = torch.cat([x for x, y in minibatches])
+        all_logits = self.network(all_x)
+        all_logits_idx = 0
+        losses = torch.zeros(len(minibatches))
+        for i, (x, y) in enumerate(minibatches):
+            logits = all_logits[all_logits_idx : all_logits_idx + x.shape[0]]
+            all_logits_idx += x.shape[0]
+            losses[i] = F.cross_entropy(logits, y)
+        mean = losses.mean()
+        penalty = ((losses - mean) ** 2).mean()
+        loss = mean + self.hparams["my_lambda"] * penalty
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.update_count += 1
+        return {"loss": loss.item(), "penalty": penalty.item()}
+'''
+
+
+def test_a_class_in_domainbed_s_style_trains_in_a_sweep_and_appears_in_the_table(shiftbed, tmp_path):
+    (tmp_path / "mine.py").write_text(PASTED)
+    sweep = ["sweep", "ColoredDigits", "--algorithms", "ERM,MyVREx", "--trials", "2", "--test=-90%", "--steps", "6"]
+    code, out, err = shiftbed(*sweep, "--out", "s", "--code", "mine.py", "--workers", "2")
+    assert code == 0, err
+    code, out, _ = shiftbed("tables", "s")
+    assert code == 0
+    assert sum(line.startswith("MyVREx") for line in out.splitlines()) == 2, "once for each selection"
+    code, out, _ = shiftbed("tables", "s", "--format", "json", "--selection", "oracle")
+    row = next(row for row in json.loads(out) if row["algorithm"] == "MyVREx" and row["test"] == "-90%")
+    assert row["n"] == 2 and row["choices"][0]["hparams"]["my_lambda"] == 10
+    code, out, _ = shiftbed("status", "s", "--json")
+    assert set(json.loads(out)["states"].values()) == {"done"}
+    assert shiftbed("tables", "s", "--format", "pdf")[2].startswith("shiftbed: There is no format 'pdf'")

@@ -1,0 +1,141 @@
+"""One job: what it records, how it ends, and what it refuses."""
+
+import errno
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import load as load_safetensors
+
+from shiftbed.algorithms import ALGORITHMS, ERM, register
+from shiftbed.errors import StoreError
+from shiftbed.training import run, store
+from shiftbed.training.run import JobFiles, run_job
+from shiftbed.training.store import LocalStore
+from shiftbed.training.trainer import Trainer
+from tests.conftest import tiny_job
+
+
+@pytest.fixture
+def local(tmp_path):
+    return LocalStore(tmp_path)
+
+
+def finished(local, job):
+    return json.loads(local.get(JobFiles(job.id).done))
+
+
+def test_records_are_taken_after_every_interval_and_the_last_step_and_not_before(local):
+    job = tiny_job("ERM", steps=5, every=2)
+    run_job(job, local)
+    assert [row["step"] for row in finished(local, job)["records"]] == [2, 4, 5]
+
+
+def test_records_hold_every_split_but_those_trained_on(local):
+    job = tiny_job("ERM")
+    run_job(job, local)
+    row = finished(local, job)["records"][-1]["splits"]
+    assert set(row) == {"+90%/out", "+80%/out", "-90%/in", "-90%/out"}
+    assert [row[name]["count"] for name in ("+90%/out", "-90%/in", "-90%/out")] == [119, 480, 119]
+
+
+def test_a_recorded_accuracy_is_that_of_the_saved_weights(local):
+    job = tiny_job("CORAL")
+    run_job(job, local, keep="final")
+    trainer = Trainer(job)
+    trainer.algorithm.load_state_dict(load_safetensors(local.get(JobFiles(job.id).weights)), strict=False)
+    split = next(split for split in job.task.splits if split.name == "-90%/in")
+    inputs, labels = trainer.data.whole(split)
+    trainer.algorithm.eval()
+    right = (trainer.algorithm.predict(inputs.float() / 255).argmax(1) == labels).float().mean().item()
+    assert finished(local, job)["records"][-1]["splits"]["-90%/in"]["accuracy"] == pytest.approx(right, abs=1e-7)
+
+
+def test_the_same_job_gives_the_same_bytes_in_another_folder_with_another_interval(local, tmp_path):
+    first, second = tiny_job("Mixup", every=2), tiny_job("Mixup", every=3)
+    other = LocalStore(tmp_path / "other")
+    torch.manual_seed(123)
+    run_job(first, local, keep="final")
+    run_job(second, other, keep="final")
+    files = JobFiles(first.id)
+    assert local.get(files.weights) == other.get(files.weights)
+    assert finished(local, first)["records"][-1] == finished(other, second)["records"][-1]
+
+
+def test_algorithms_of_a_cell_start_from_the_same_weights():
+    weights = [Trainer(tiny_job(name)).weights()["featurizer.maps.0.weight"] for name in ("ERM", "IRM", "GroupDRO")]
+    assert all(torch.equal(one, weights[0]) for one in weights)
+    assert not torch.equal(Trainer(tiny_job("ERM", trial=1)).weights()["featurizer.maps.0.weight"], weights[0])
+
+
+def test_a_finished_job_is_not_run_again_and_leaves_no_checkpoint(local):
+    job = tiny_job("ERM")
+    run_job(job, local)
+    made = []
+    assert run_job(job, local, on_step=lambda step, metrics: made.append(step)) == "done"
+    assert not made
+    assert local.get(JobFiles(job.id).checkpoint) == b""
+
+
+def test_a_job_whose_loss_is_not_finite_ends_as_diverged_with_its_last_good_records(local):
+    class Diverging(ERM):
+        def update(self, minibatches, unlabeled=None):
+            metrics = super().update(minibatches)
+            return {"loss": metrics["loss"] * (float("nan") if self.step == 3 else 1)}
+
+    register()(Diverging)
+    try:
+        job = tiny_job("Diverging")
+        assert run_job(job, local) == "diverged"
+        result = finished(local, job)
+        assert (result["step"], [row["step"] for row in result["records"]]) == (3, [2])
+    finally:
+        ALGORITHMS._entries.pop("Diverging")
+
+
+def test_checkpoints_of_other_jobs_and_newer_formats_are_refused(local, monkeypatch):
+    job, other = tiny_job("ERM"), tiny_job("ERM", trial=1)
+    foreign = run.encode_checkpoint(Trainer(other), [])
+    local.put_atomic(JobFiles(job.id).checkpoint, foreign)
+    with pytest.raises(StoreError, match=f"belongs to job {other.id}"):
+        run_job(job, local)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "CHECKPOINT_FORMAT", 99)
+        newer = run.encode_checkpoint(Trainer(job), [])
+    local.put_atomic(JobFiles(job.id).checkpoint, newer)
+    with pytest.raises(StoreError, match="newer shiftbed"):
+        run_job(job, local)
+
+
+def test_a_torn_checkpoint_makes_the_job_start_over(local):
+    job = tiny_job("ERM")
+    whole = run.encode_checkpoint(Trainer(job), [])
+    local.put_atomic(JobFiles(job.id).checkpoint, whole[: len(whole) // 2])
+    assert run_job(job, local) == "done"
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only")])
+def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(local, monkeypatch, number, words):
+    job = tiny_job("ERM")
+    made = []
+    run_job(job, local, should_stop=lambda: len(made) == 4, on_step=lambda step, _: made.append(step))
+    before = local.get(JobFiles(job.id).checkpoint)
+
+    def full(*_):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.os, "write", full)
+        with pytest.raises(StoreError, match=words):
+            run_job(job, local)
+    assert local.get(JobFiles(job.id).checkpoint) == before
+    assert run_job(job, local) == "done"
+
+
+def test_times_are_kept_apart_from_records(local):
+    job = tiny_job("ERM")
+    run_job(job, local)
+    (attempt,) = json.loads(local.get(JobFiles(job.id).times))
+    assert attempt["steps"] == 6 and attempt["seconds"] > 0
+    assert "seconds" not in local.get(JobFiles(job.id).done).decode()
