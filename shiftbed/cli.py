@@ -77,7 +77,7 @@ def demo(
     next_command(
         f"shiftbed status {out}",
         "shiftbed train EmojiStyles CORAL --test emojione-mono",
-        "shiftbed sweep RotatedDigits --algorithms ERM,Mixup --draws 3 --trials 2 --out my-sweep",
+        "shiftbed sweep RotatedDigits --algorithms ERM,Mixup --test 0,75 --out mine",
     )
 
 

@@ -1,0 +1,43 @@
+"""Writes the README's tables of datasets and algorithms from the registries.
+
+Run: python scripts/update_readme.py
+"""
+
+import re
+from pathlib import Path
+
+from shiftbed.algorithms import ALGORITHMS
+from shiftbed.data import DATASETS
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def dataset_table() -> str:
+    """One row a dataset, from its card."""
+    rows = ["| dataset | domains | classes | images | what it is |", "| --- | --- | --- | --- | --- |"]
+    for name in DATASETS:
+        card = DATASETS[name].card
+        images = f"{sum(card.domains.values()):,}"
+        rows.append(f"| {name} | {len(card.domains)} | {len(card.classes)} | {images} | {card.summary} |")
+    return "\n".join(rows)
+
+
+def algorithm_table() -> str:
+    """One row an algorithm, from its registration and docstring."""
+    rows = ["| algorithm | idea | paper |", "| --- | --- | --- |"]
+    for name in ALGORITHMS:
+        entry = ALGORITHMS[name]
+        rows.append(f"| {name} | {(entry.cls.__doc__ or '').splitlines()[0]} | {entry.paper} |")
+    return "\n".join(rows)
+
+
+def updated(text: str) -> str:
+    """The README with both tables as they are now."""
+    for mark, table in (("datasets", dataset_table()), ("algorithms", algorithm_table())):
+        pattern = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"
+        text = re.sub(pattern, lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text, flags=re.DOTALL)
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(updated(README.read_text()))
