@@ -5,6 +5,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
+from shiftbed.algorithms import ALGORITHMS
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe
 
@@ -20,6 +21,10 @@ def tiny_job(algorithm: str, *, draw: int = 0, trial: int = 0, steps: int = 6, e
     return make_job("ColoredDigits", algorithm, ("-90%",), how, draw, trial, values)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    torch.set_num_threads(1)
+@pytest.fixture(autouse=True)
+def registered_algorithms_stay_as_they_are():
+    """What a test registers, no other test sees."""
+    before = {name: ALGORITHMS[name] for name in ALGORITHMS}
+    yield
+    ALGORITHMS._entries.clear()
+    ALGORITHMS._entries.update(before)
