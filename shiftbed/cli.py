@@ -82,20 +82,72 @@ def demo(
 
 
 @app.command()
-def datasets(as_json: AsJson = False) -> None:
-    """The datasets there are."""
+def datasets(
+    name: Annotated[str | None, typer.Argument(help="Show this dataset's card.")] = None, as_json: AsJson = False
+) -> None:
+    """The datasets there are, or the card of one."""
     from shiftbed.data import DATASETS, card
+    from shiftbed.data.roots import prepared_names
 
-    cards = [card(name) for name in DATASETS]
+    names = [name] if name else sorted({*DATASETS, *prepared_names()})
+    cards = [card(one) for one in names]
     if as_json:
         print(json.dumps([one.model_dump() for one in cards]))
-        return
-    table = RichTable("dataset", "domains", "classes", "images", "what it is")
-    for one in cards:
-        total = f"{sum(one.domains.values()):,}"
-        table.add_row(one.name, str(len(one.domains)), str(len(one.classes)), total, one.summary)
-    console.print(table)
-    next_command(f"shiftbed look {cards[0].name}")
+    elif name:
+        table = RichTable(show_header=False)
+        for field, value in cards[0].model_dump(exclude_defaults=True).items():
+            shown = [f"{key} {count:,}" for key, count in value.items()] if field == "domains" else value
+            table.add_row(field.replace("_", " "), ", ".join(shown) if isinstance(shown, list | tuple) else str(shown))
+        console.print(table)
+        next_command(f"shiftbed look {cards[0].name}")
+    else:
+        table = RichTable("dataset", "domains", "classes", "images", "here", "what it is")
+        for one in cards:
+            here = "built in" if one.ran_on == "built in" else "packed" if one.name in prepared_names() else "–"
+            total = f"{sum(one.domains.values()):,}"
+            table.add_row(one.name, str(len(one.domains)), str(len(one.classes)), total, here, one.summary)
+        console.print(table)
+        next_command(f"shiftbed datasets {cards[0].name}", f"shiftbed look {cards[0].name}")
+
+
+@app.command()
+def prepare(
+    name: Annotated[str, typer.Argument(help="A known dataset, or a folder domain/class/image, or a manifest.")],
+    source: Annotated[Path | None, typer.Option("--from", help="Where its archive or folder already is.")] = None,
+    rename: Annotated[str | None, typer.Option("--name", help="The name of your own dataset.")] = None,
+    size: Annotated[int | None, typer.Option(min=2, help="Reduce images to this short side.")] = None,
+    size_class: Annotated[str | None, typer.Option(help="small or large: which hyperparameters apply.")] = None,
+    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Go on without unreadable images.")] = False,
+) -> None:
+    """Downloads or takes a dataset, checks it and packs it, so that every command finds it by name."""
+    from shiftbed.data.prepare import prepare as run_prepare
+    from shiftbed.report.live import work_bar
+
+    def run() -> Any:
+        with work_bar(console) as on_progress:
+            return run_prepare(
+                name,
+                source,
+                rename=rename,
+                short_side=size,
+                size_class=size_class,
+                skip_corrupt=skip_corrupt,
+                on_progress=on_progress,
+            )
+
+    made = stoppable(run, "the same command")
+    counts = ", ".join(f"{domain} {count:,}" for domain, count in made.card.domains.items())
+    console.print(f"{made.card.name}: {made.card.summary} ({counts}).", highlight=False, markup=False)
+    if made.card.ran_on == "own":
+        console.print(f"Hyperparameters for {made.card.size_class} images apply; --size-class changes that.")
+    for bad in made.left_out[:10]:
+        console.print(f"left out: {bad.path}: {bad.why}", highlight=False, markup=False, soft_wrap=True)
+    if made.duplicates:
+        example = " = ".join(str(one.path) for one in made.duplicates[0])
+        words = f"{len(made.duplicates)} images lie in more than one domain, for example {example}."
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
+    domain = next(iter(made.card.domains))
+    next_command(f"shiftbed look {made.card.name}", f"shiftbed train {made.card.name} ERM --test {domain}")
 
 
 @app.command()
@@ -201,7 +253,8 @@ def train(
         )
     console.print(table)
     console.print(f"Job {job.id}; records and weights in {out / 'jobs' / job.id}", highlight=False, soft_wrap=True)
-    next_command(f"shiftbed sweep {dataset} --algorithms ERM,{algorithm} --draws 3 --trials 3 --out my-sweep")
+    both = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
+    next_command(f"shiftbed sweep {job.description['dataset']} --algorithms {both} --draws 2 --out my-sweep")
 
 
 @app.command()
@@ -312,6 +365,18 @@ def tables(
             print(f"\n{missing} planned jobs are not finished: run the same `shiftbed sweep` again to finish them.")
     else:
         raise ShiftbedError(f"There is no format '{output}'; there are text, csv and json.")
+
+
+@app.command()
+def doctor() -> None:
+    """Shows what this installation has: versions, devices, data root and disk."""
+    from shiftbed.report.doctor import examine
+
+    table = RichTable(show_header=False)
+    for what, found in examine():
+        table.add_row(what, found)
+    console.print(table)
+    next_command("shiftbed demo")
 
 
 def names(text: str) -> list[str]:

@@ -72,7 +72,6 @@ def holdout(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndar
     return order[size:], order[:size]
 
 
-@lru_cache(maxsize=1024)
 def leave_out(dataset: str, test_domains: tuple[str, ...], trial: int, fraction: float) -> Task:
     """The task that tests some domains and trains on all others, each with its own in/out split.
 
@@ -86,18 +85,24 @@ def leave_out(dataset: str, test_domains: tuple[str, ...], trial: int, fraction:
         DataError: A test domain does not exist, none is left to train on, or one is too small to be split.
     """
     known = card(dataset)
+    return _leave_out(known.name, tuple(known.domains.items()), test_domains, trial, fraction)
+
+
+@lru_cache(maxsize=1024)
+def _leave_out(
+    dataset: str, domains: tuple[tuple[str, int], ...], test_domains: tuple[str, ...], trial: int, fraction: float
+) -> Task:
+    names = [name for name, _ in domains]
     for name in test_domains:
-        if name not in known.domains:
-            raise DataError(f"{known.name} has no domain '{name}'.{did_you_mean(name, list(known.domains))}")
-    if len(set(test_domains)) >= len(known.domains):
-        raise DataError(f"Testing {', '.join(test_domains)} of {known.name} leaves no domain to train on.")
+        if name not in names:
+            raise DataError(f"{dataset} has no domain '{name}'.{did_you_mean(name, names)}")
+    if len(set(test_domains)) >= len(names):
+        raise DataError(f"Testing {', '.join(test_domains)} of {dataset} leaves no domain to train on.")
     splits = []
-    for position, (domain, count) in enumerate(known.domains.items()):
+    for position, (domain, count) in enumerate(domains):
         inside, outside = holdout(count, fraction, seed_hash(trial, position))
         if len(outside) == 0 or len(inside) == 0:
-            raise DataError(
-                f"Domain '{domain}' of {known.name} has {count} examples, too few to hold out {fraction:g}."
-            )
+            raise DataError(f"Domain '{domain}' of {dataset} has {count} examples, too few to hold out {fraction:g}.")
         tested = domain in test_domains
         splits.append(Split(domain, "in", "test" if tested else "train", inside))
         splits.append(Split(domain, "out", "test" if tested else "validation", outside))

@@ -3,7 +3,9 @@
 import json
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from shiftbed import cli
 
@@ -69,7 +71,7 @@ def test_lists_fit_eighty_columns_and_end_with_the_next_command(shiftbed, comman
     code, out, _ = shiftbed(command)
     assert code == 0
     assert max(len(line) for line in out.splitlines()) <= 80
-    assert out.splitlines()[-1].startswith("Next: shiftbed ")
+    assert "\nNext: shiftbed " in out
 
 
 def test_lists_for_machines(shiftbed):
@@ -83,7 +85,7 @@ def test_train_prints_every_split_and_says_what_is_next(shiftbed, tmp_path):
     assert code == 0
     for split in ("+90%/out", "+80%/out", "-90%/in", "-90%/out"):
         assert split in out
-    assert "Next: shiftbed sweep ColoredDigits --algorithms ERM,IRM" in out
+    assert "Next: shiftbed sweep ColoredDigits --algorithms ERM,IRM,CORAL --draws 2 --out my-sweep" in out
     (folder,) = (tmp_path / "shiftbed-run" / "jobs").iterdir()
     assert {path.name for path in folder.iterdir()} >= {
         "job.json",
@@ -101,6 +103,33 @@ def test_a_dry_run_counts_and_writes_nothing(shiftbed, tmp_path):
     )
     assert code == 0 and "18 jobs, 0 of them done" in out
     assert not (tmp_path / "s").exists()
+
+
+def test_own_images_from_a_folder_to_a_trained_model(shiftbed, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    random = np.random.default_rng(0)
+    for place in (f"mine/{site}/{label}/{i}.png" for site in "ab" for label in "xy" for i in range(6)):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (16, 16, 3), np.uint8)).save(tmp_path / place)
+    code, out, err = shiftbed("prepare", "mine")
+    assert code == 0, err
+    assert "mine: 24 images of 2 classes in 2 domains (a 12, b 12)" in out
+    assert "Next: shiftbed look mine" in out
+    code, out, _ = shiftbed("datasets", "mine")
+    assert code == 0 and "a 12, b 12" in out
+    code, out, _ = shiftbed("datasets")
+    assert code == 0 and "packed" in out
+    code, out, err = shiftbed("train", "mine", "ERM", "--test", "a", "--steps", "2", "--set", "batch_size=4")
+    assert code == 0 and "a/in" in out, err
+    assert "is not prepared" in shiftbed("train", "./mine", "ERM", "--test", "a")[2]
+
+
+def test_doctor_shows_where_things_are(shiftbed, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    code, out, _ = shiftbed("doctor")
+    assert code == 0
+    for word in ("data root", "free disk", "torch", "workers", "python"):
+        assert word in out
 
 
 PASTED = '''

@@ -1,15 +1,17 @@
 """Domains, datasets, and the cards that describe a dataset without loading it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from shiftbed.errors import DataError
 from shiftbed.registry import Registry
+
+if TYPE_CHECKING:
+    from shiftbed.data.examples import Listing
 
 
 @dataclass(frozen=True)
@@ -18,13 +20,14 @@ class Domain:
 
     Attributes:
         name: The domain's name.
-        inputs: Images as uint8 N×H×W×C, or any other array whose first axis is the examples.
+        inputs: Images as uint8 N×H×W×C (a sequence of H×W×C where they differ in size), or any other array whose first
+            axis is the examples.
         labels: int64, positions in the dataset's class list.
         groups: What a split may keep together (an emoji, a patient), one integer an example, or None.
     """
 
     name: str
-    inputs: np.ndarray
+    inputs: np.ndarray | Sequence[np.ndarray]
     labels: np.ndarray
     groups: np.ndarray | None = None
 
@@ -32,28 +35,55 @@ class Domain:
         return len(self.labels)
 
 
+class Archive(BaseModel):
+    """A file to download, from the first mirror that has it.
+
+    Attributes:
+        file: The name it is stored under.
+        mirrors: Addresses: `https://...`, or `hf://datasets/OWNER/NAME/PATH@REVISION` on the Hugging Face hub.
+        sha256: Its checksum, where known.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    mirrors: tuple[str, ...]
+    sha256: str | None = None
+
+
 class Card(BaseModel):
     """What is known of a dataset without loading it.
 
     Attributes:
+        version: Raised whenever the content changes; for own folders a fingerprint of the content.
         domains: The domains in order, with the number of examples of each.
-        input_shape: Channels, height, width.
+        input_shape: Channels, height, width, where all inputs have one shape.
         size_class: Which of DomainBed's two shared search spaces applies: `small` images or `large` ones.
-        superseded_by: The name of the dataset (or version) to use instead, if any.
+        hierarchy: Groups of classes.
+        clusters: Groups of domains.
+        shift: The kind of shift that dominates, as OoD-Bench measured it.
+        archives: What `prepare` downloads.
+        ran_on: What the builder has been run on: files `built in`, the `real` files, `made` files of their layout.
+        superseded_by: The name of the dataset to use instead, if any.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    version: int
+    version: int | str
     summary: str
     domains: dict[str, int]
     classes: tuple[str, ...]
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...] | None = None
     size_class: Literal["small", "large"]
     licence: str
     source: str
     citation: str
+    hierarchy: dict[str, tuple[str, ...]] = {}
+    clusters: dict[str, tuple[str, ...]] = {}
+    shift: Literal["diversity", "correlation"] | None = None
+    archives: tuple[Archive, ...] = ()
+    ran_on: Literal["built in", "real", "made", "own"] = "built in"
     superseded_by: str | None = None
 
 
@@ -69,48 +99,27 @@ class MultiDomainDataset:
 
 
 class DatasetEntry(NamedTuple):
-    """A registered dataset: its card and the function that builds its domains."""
+    """A registered dataset: its card, and how its domains come about.
+
+    Attributes:
+        build: Makes the domains of a built-in dataset.
+        read: Finds the examples of a dataset that must be prepared in the folder of its unpacked files: a listing of
+            image files, or domains of arrays.
+    """
 
     card: Card
-    build: Callable[[], list[Domain]]
+    build: "Callable[[], list[Domain]] | None" = None
+    read: "Callable[[Path], Listing | list[Domain]] | None" = None
 
 
 DATASETS: Registry[DatasetEntry] = Registry("dataset", "shiftbed.data")
 
 
 def register(card: Card) -> Callable[[Callable[[], list[Domain]]], Callable[[], list[Domain]]]:
-    """Registers the function that builds a dataset's domains, under its card."""
+    """Registers the function that builds a built-in dataset's domains, under its card."""
 
     def wrap(build: Callable[[], list[Domain]]) -> Callable[[], list[Domain]]:
-        DATASETS.add(card.name, DatasetEntry(card, build))
+        DATASETS.add(card.name, DatasetEntry(card, build=build))
         return build
 
     return wrap
-
-
-def card(name: str) -> Card:
-    """The card of a dataset.
-
-    Raises:
-        UnknownNameError: No dataset has this name.
-    """
-    return DATASETS[name].card
-
-
-@lru_cache(maxsize=4)
-def load(name: str) -> MultiDomainDataset:
-    """Loads a dataset; what it contains depends on its name and version alone.
-
-    Raises:
-        UnknownNameError: No dataset has this name.
-        DataError: The domains are not what the card says.
-    """
-    entry = DATASETS[name]
-    domains = tuple(entry.build())
-    counts = {domain.name: len(domain) for domain in domains}
-    if list(counts.items()) != list(entry.card.domains.items()):
-        raise DataError(
-            f"{entry.card.name} version {entry.card.version} should have the domains {entry.card.domains} "
-            f"but {counts} were found; reinstall shiftbed or prepare the dataset again."
-        )
-    return MultiDomainDataset(entry.card, domains)

@@ -7,6 +7,7 @@ import numpy as np
 from shiftbed.data.dataset import Domain, MultiDomainDataset
 
 MOST_CLASSES = 12
+THUMBNAIL = 128
 
 
 def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
@@ -47,7 +48,9 @@ def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
 
 def viewable(domain: Domain, index: int) -> np.ndarray:
     """An example as an image that can be drawn: one, two (red and green) or three channels."""
-    image = domain.inputs[index]
+    image = np.asarray(domain.inputs[index])
+    if max(image.shape[:2]) > THUMBNAIL:
+        image = image[:: -(-image.shape[0] // THUMBNAIL), :: -(-image.shape[1] // THUMBNAIL)]
     if image.shape[-1] == 2:
         return np.concatenate([image, np.zeros_like(image[..., :1])], axis=-1)
     return image[..., 0] if image.shape[-1] == 1 else image

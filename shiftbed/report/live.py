@@ -1,13 +1,21 @@
 """The live view of a sweep: a bar with time left on a terminal, a line now and then elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from shiftbed.sweeps import pool
 from shiftbed.training.job import Job
@@ -93,6 +101,21 @@ def training_bar(console: Console) -> Iterator[TrainingBar]:
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         yield TrainingBar(bar)
+
+
+@contextmanager
+def work_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar for work in several parts: called with the part, how much is done, and how much there is."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        parts: dict[str, TaskID] = {}
+
+        def show(part: str, done: int, total: int) -> None:
+            if part not in parts:
+                parts[part] = bar.add_task(part, total=None)
+            bar.update(parts[part], completed=done, total=total or None)
+
+        yield show
 
 
 def counts(progress: pool.Progress) -> str:

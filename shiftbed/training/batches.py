@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms import Batches
 from shiftbed.data import load
+from shiftbed.errors import DataError
 from shiftbed.protocols import Split
 from shiftbed.training.job import Job
 from shiftbed.training.streams import Stream, philox_key
@@ -15,17 +16,32 @@ from shiftbed.training.streams import Stream, philox_key
 
 @lru_cache(maxsize=4)
 def domain_tensors(dataset: str, image_size: int | None) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and labels of every domain; images as uint8 N×C×H×W, reduced to `image_size` if they are larger."""
+    """Inputs and labels of every domain; images as uint8 N×C×H×W, reduced to `image_size` if they are larger.
+
+    Raises:
+        DataError: The images differ in size and the recipe does not say to which they are brought.
+    """
     tensors = {}
     for domain in load(dataset).domains:
-        inputs = torch.from_numpy(np.ascontiguousarray(domain.inputs))
-        if inputs.dtype == torch.uint8:
-            inputs = inputs.permute(0, 3, 1, 2)
-            if image_size and image_size < min(inputs.shape[2:]):
-                inputs = F.interpolate(inputs.float(), size=(image_size, image_size), mode="area").round().byte()
-            inputs = inputs.contiguous()
-        tensors[domain.name] = inputs, torch.from_numpy(domain.labels)
+        if isinstance(domain.inputs, np.ndarray):
+            inputs = torch.from_numpy(np.array(domain.inputs))
+            if inputs.dtype == torch.uint8:
+                inputs = _reduced(inputs.permute(0, 3, 1, 2), image_size)
+        elif image_size is None:
+            raise DataError(f"The images of {dataset} differ in size; choose a recipe that says an image_size.")
+        else:
+            images = (torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] for image in domain.inputs)
+            inputs = torch.cat([_resized(image, image_size) for image in images])
+        tensors[domain.name] = inputs, torch.from_numpy(np.array(domain.labels))
     return tensors
+
+
+def _reduced(images: torch.Tensor, side: int | None) -> torch.Tensor:
+    return _resized(images, side) if side and side < min(images.shape[2:]) else images.contiguous()
+
+
+def _resized(images: torch.Tensor, side: int) -> torch.Tensor:
+    return F.interpolate(images.float(), size=(side, side), mode="area").round().byte()
 
 
 def as_model_input(inputs: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,138 @@
+"""Downloads: several mirrors, resumed where they broke off, verified, and unpacked without leaving their folder."""
+
+import hashlib
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from shiftbed.data.dataset import Archive
+from shiftbed.errors import DataError
+
+CHUNK = 1 << 20
+TRIES = 5
+TIMEOUT_SECONDS = 30
+Progress = Callable[[str, int, int], None]
+
+
+def download(archive: Archive, folder: Path, on_progress: Progress = lambda what, done, total: None) -> Path:
+    """Fetches an archive into a folder, from the first mirror that gives it whole.
+
+    What has arrived stays in `FILE.part`, and the next try, or the next run, continues there.
+
+    Args:
+        archive: What to fetch.
+        folder: Where to.
+        on_progress: Called with the file's name, the bytes that are here, and all bytes (0 if unknown).
+
+    Raises:
+        DataError: No mirror has it, or what came has another checksum.
+    """
+    target = folder / archive.file
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    troubles = []
+    for mirror in archive.mirrors:
+        try:
+            if mirror.startswith("hf://"):
+                _from_hub(mirror, part)
+            else:
+                _from_http(mirror, part, lambda done, total: on_progress(archive.file, done, total))
+        except (OSError, urllib.error.URLError) as error:
+            troubles.append(f"{mirror}: {error}")
+            continue
+        with part.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        if archive.sha256 and checksum != archive.sha256:
+            part.unlink()
+            troubles.append(f"{mirror}: the checksum is {checksum[:12]}… and should be {archive.sha256[:12]}…")
+            continue
+        part.rename(target)
+        return target
+    raise DataError(
+        f"{archive.file} could not be downloaded ({'; '.join(troubles) or 'it has no mirrors'}); get it by hand and "
+        "prepare it with --from FILE."
+    )
+
+
+def _from_http(address: str, part: Path, on_progress: Callable[[int, int], None]) -> None:
+    """Appends to `part` until the file is whole; a broken connection is tried again from where it broke."""
+    for attempt in range(TRIES):
+        have = part.stat().st_size if part.exists() else 0
+        request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+                if have and answer.status != 206:  # this server cannot continue
+                    have = 0
+                total = have + int(answer.headers.get("Content-Length") or 0)
+                with part.open("ab" if have else "wb") as file:
+                    while chunk := answer.read(CHUNK):
+                        file.write(chunk)
+                        have += len(chunk)
+                        on_progress(have, total)
+                if have >= total:
+                    return
+        except urllib.error.HTTPError as error:
+            if error.code == 416 and have:  # nothing is left to send
+                return
+            if error.code < 500:
+                raise
+        except (OSError, urllib.error.URLError):
+            if attempt == TRIES - 1:
+                raise
+        time.sleep(min(2**attempt * 0.1, 10))
+    raise OSError("the connection broke off again and again")
+
+
+def _from_hub(address: str, part: Path) -> None:
+    """A file of a dataset repository on the Hugging Face hub, at its pinned revision."""
+    from huggingface_hub import hf_hub_download
+
+    path, _, revision = address.removeprefix("hf://datasets/").partition("@")
+    owner, name, *inside = path.split("/")
+    cached = hf_hub_download(f"{owner}/{name}", "/".join(inside), repo_type="dataset", revision=revision or None)
+    shutil.copyfile(cached, part)
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpacks a tar or zip archive; the folder appears when it is whole.
+
+    Raises:
+        DataError: The file is no archive, is damaged, or has a member that points outside its folder.
+    """
+    if folder.exists():
+        return folder
+    unfinished = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as members:
+                _refuse_outside(archive, members.namelist())
+                members.extractall(unfinished)
+        else:
+            with tarfile.open(archive) as members:
+                members.extractall(unfinished, filter="data")
+    except tarfile.FilterError as error:
+        shutil.rmtree(unfinished)
+        raise DataError(
+            f"{archive} has a member that points outside its folder ({error}); nothing was unpacked."
+        ) from error
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+        shutil.rmtree(unfinished)
+        raise DataError(f"{archive} cannot be unpacked ({error}); remove it and download it again.") from error
+    unfinished.rename(folder)
+    return folder
+
+
+def _refuse_outside(archive: Path, names: list[str]) -> None:
+    for name in names:
+        path = PurePosixPath(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+            raise tarfile.OutsideDestinationError(tarfile.TarInfo(name), str(archive))

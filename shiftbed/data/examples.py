@@ -1,0 +1,182 @@
+"""Examples on disk: a folder `domain/class/image`, or a manifest of paths, classes and domains."""
+
+import csv
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shiftbed.errors import DataError
+from shiftbed.hashing import digest
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+COLUMNS = ("path", "class", "domain")
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image file with its class and domain; `group` is what a split may keep together, `split` an official part."""
+
+    path: Path
+    domain: str
+    label: str
+    group: str | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All examples of a dataset in a fixed order: by domain, then class, then path.
+
+    Attributes:
+        domains: Names in order.
+        classes: One list for the whole dataset: a domain that lacks a class keeps the others' numbers.
+        examples: Sorted.
+    """
+
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    examples: tuple[Example, ...]
+
+    @classmethod
+    def of(cls, examples: Iterable[Example], domains: Sequence[str] = (), classes: Sequence[str] = ()) -> "Listing":
+        """Sorts examples; domains and classes are in alphabetical order unless given."""
+        found = list(examples)
+        domain_names = tuple(domains) or tuple(sorted({example.domain for example in found}))
+        class_names = tuple(classes) or tuple(sorted({example.label for example in found}))
+        domain_order = {name: i for i, name in enumerate(domain_names)}
+        class_order = {name: i for i, name in enumerate(class_names)}
+        found.sort(key=lambda one: (domain_order[one.domain], class_order[one.label], str(one.path)))
+        return cls(domain_names, class_names, tuple(found))
+
+    def content(self) -> "Content":
+        """Reads every file once, for the fingerprint and the duplicates."""
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            hashes = list(threads.map(_file_hash, [one.path for one in self.examples]))
+        return Content(self, tuple(hashes))
+
+
+@dataclass(frozen=True)
+class Content:
+    """The SHA-256 of every file of a listing."""
+
+    listing: Listing
+    hashes: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """Identifies what the dataset contains: every file's bytes with its class, domain, group and part."""
+        pairs = zip(self.listing.examples, self.hashes, strict=True)
+        rows = [[one.domain, one.label, one.group, one.split, content] for one, content in pairs]
+        return digest([list(self.listing.domains), list(self.listing.classes), rows])[:20]
+
+    def duplicates(self) -> list[list[Example]]:
+        """Sets of equal files that lie in more than one domain or official part."""
+        by_hash = defaultdict(list)
+        for one, content in zip(self.listing.examples, self.hashes, strict=True):
+            by_hash[content].append(one)
+        return [same for same in by_hash.values() if len({(one.domain, one.split) for one in same}) > 1]
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def list_folder(folder: Path) -> Listing:
+    """The examples of a folder `domain/class/image`.
+
+    Raises:
+        DataError: The folder is missing or empty, a domain has no image, or a class is in one domain only.
+    """
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder}; a dataset is a folder of domain/class/image files.")
+    domains = _subfolders(folder)
+    if not domains:
+        raise DataError(f"{folder} has no folders in it; a dataset is a folder of domain/class/image files.")
+    examples = []
+    for domain in domains:
+        found = [
+            Example(image, domain.name, label.name)
+            for label in _subfolders(domain)
+            for image in sorted(label.iterdir())
+            if image.suffix.lower() in IMAGE_SUFFIXES and not image.name.startswith(".")
+        ]
+        if not found:
+            raise DataError(f"Domain '{domain.name}' in {folder} has no images; they belong in {domain}/CLASS/.")
+        examples += found
+    listing = Listing.of(examples)
+    _refuse_lone_classes(listing)
+    return listing
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _refuse_lone_classes(listing: Listing) -> None:
+    """A class of one domain is a misspelt folder more often than not, and no other domain could be trained for it."""
+    where = defaultdict(set)
+    for one in listing.examples:
+        where[one.label].add(one.domain)
+    lone = [(label, next(iter(domains))) for label, domains in where.items() if len(domains) == 1]
+    if lone and len(listing.domains) > 1:
+        label, domain = lone[0]
+        raise DataError(
+            f"Class '{label}' is in domain '{domain}' only, so no other domain can train or test it; rename or remove "
+            f"that folder (the classes are {', '.join(sorted(where))})."
+        )
+
+
+def list_manifest(manifest: Path) -> Listing:
+    """The examples of a manifest: CSV, JSON lines or Parquet with path, class, domain and optional group and split.
+
+    Paths are relative to the manifest's folder.
+
+    Raises:
+        DataError: A column or a file is missing, or nothing is listed.
+    """
+    rows = _manifest_rows(manifest)
+    if not rows:
+        raise DataError(f"{manifest} lists no images.")
+    missing = [name for name in COLUMNS if name not in rows[0]]
+    if missing:
+        raise DataError(
+            f"{manifest} has no column '{missing[0]}'; it needs {', '.join(COLUMNS)} and has {', '.join(rows[0])}."
+        )
+    examples = []
+    for number, row in enumerate(rows, start=1):
+        values = {
+            name: str(row[name]) if row.get(name) not in (None, "") else None for name in (*COLUMNS, "group", "split")
+        }
+        if values["path"] is None or values["class"] is None or values["domain"] is None:
+            raise DataError(f"Row {number} of {manifest} has no path, class or domain.")
+        path = manifest.parent / values["path"]
+        if not path.is_file():
+            raise DataError(f"Row {number} of {manifest} names {values['path']}, which is not a file beside it.")
+        examples.append(Example(path, values["domain"], values["class"], values["group"], values["split"]))
+    return Listing.of(examples)
+
+
+def _manifest_rows(manifest: Path) -> list[dict[str, Any]]:
+    if not manifest.is_file():
+        raise DataError(f"There is no manifest {manifest}.")
+    try:
+        if manifest.suffix == ".csv":
+            with manifest.open(newline="", encoding="utf-8-sig") as file:
+                return list(csv.DictReader(file))
+        if manifest.suffix in (".jsonl", ".ndjson"):
+            return [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if manifest.suffix == ".parquet":
+            import duckdb
+
+            table = duckdb.connect().execute("select * from read_parquet(?)", [str(manifest)])
+            names = [column[0] for column in table.description or []]
+            return [dict(zip(names, row, strict=True)) for row in table.fetchall()]
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DataError(f"{manifest} cannot be read: {error}.") from error
+    raise DataError(f"{manifest} is no manifest: it must end in .csv, .jsonl or .parquet.")

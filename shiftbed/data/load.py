@@ -1,0 +1,66 @@
+"""Finding datasets by name: built in, or prepared on this machine."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from shiftbed.data.dataset import DATASETS, Card, MultiDomainDataset
+from shiftbed.data.pack import read_card, read_pack
+from shiftbed.data.roots import data_root, pack_folder, prepared_names
+from shiftbed.errors import DataError, UnknownNameError
+from shiftbed.registry import did_you_mean
+
+
+def card(name: str) -> Card:
+    """The card of a dataset: the pack's, if it is prepared here, otherwise the registered one.
+
+    Raises:
+        UnknownNameError: No dataset has this name.
+    """
+    return _card(name, data_root())
+
+
+@lru_cache(maxsize=64)
+def _card(name: str, root: Path) -> Card:
+    if name in prepared_names():
+        return read_card(pack_folder(name))
+    try:
+        return DATASETS[name].card
+    except UnknownNameError:
+        if Path(name).exists():
+            raise DataError(f"{name} is not prepared; run `shiftbed prepare {name}` once, then use its name.") from None
+        known = sorted({*DATASETS, *prepared_names()})
+        raise UnknownNameError(f"There is no dataset '{name}'.{did_you_mean(name, known)}") from None
+
+
+def forget() -> None:
+    """Looks at the data root anew, after something was prepared."""
+    _card.cache_clear()
+    _load.cache_clear()
+
+
+def load(name: str) -> MultiDomainDataset:
+    """Opens a dataset; what it contains depends on its name and version alone.
+
+    Raises:
+        UnknownNameError: No dataset has this name.
+        DataError: It is not prepared here, or its domains are not what the card says.
+    """
+    return _load(name, data_root())
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, root: Path) -> MultiDomainDataset:
+    known = card(name)
+    if known.name in prepared_names():
+        return read_pack(pack_folder(known.name))
+    build = DATASETS[known.name].build
+    if build is None:
+        raise DataError(f"{known.name} is not prepared here; run `shiftbed prepare {known.name}` first.")
+    domains = tuple(build())
+    counts = {domain.name: len(domain) for domain in domains}
+    if list(counts.items()) != list(known.domains.items()):
+        raise DataError(
+            f"{known.name} version {known.version} should have the domains {known.domains} but {counts} were found; "
+            "reinstall shiftbed."
+        )
+    return MultiDomainDataset(known, domains)

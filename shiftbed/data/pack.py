@@ -1,0 +1,379 @@
+"""Packs: images decoded once into one memory-mapped uint8 file, so that no epoch decodes a JPEG again.
+
+Images of one size are packed at it. Others are reduced with Lanczos to 288 px on the short side (never to the crop
+size: cropping a 224 px copy again would lose over half of the fine detail), with the original height and width kept
+beside them, so that crops can be drawn in the original geometry.
+
+A pack is a folder: `pixels.u8` (all images, one after another), `index.npy` (one row an image), `labels.npy`, perhaps
+`groups.npy`, and `pack.json` (the card, and which domains have images of one size). It is written as `NAME.partial`
+with a journal of finished blocks and renamed when it is whole: interrupted at any point, it continues.
+"""
+
+import fcntl
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from shiftbed.data.dataset import Card, Domain, MultiDomainDataset
+from shiftbed.data.examples import Listing
+from shiftbed.errors import DataError
+from shiftbed.hashing import canonical, digest
+
+FORMAT = 1
+SHORT_SIDE = 288
+BLOCK = 64
+CHANNELS = 3
+SYNC_SECONDS = 2.0
+SHOWN = 10
+INDEX = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("height", "<i4"),
+        ("width", "<i4"),
+        ("original_height", "<i4"),
+        ("original_width", "<i4"),
+    ]
+)
+
+
+class RaggedImages(Sequence[np.ndarray]):
+    """Packed images of different sizes: each is a view into the memory map.
+
+    Attributes:
+        rows: Rows of the pack's index: where each image is, its size, and its size before reduction.
+    """
+
+    def __init__(self, pixels: np.ndarray, rows: np.ndarray) -> None:
+        self._pixels = pixels
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, position):  # type: ignore[no-untyped-def]  # int or slice, as of any sequence
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        row = self.rows[position]
+        shape = (int(row["height"]), int(row["width"]), CHANNELS)
+        start = int(row["offset"])
+        return self._pixels[start : start + shape[0] * shape[1] * CHANNELS].reshape(shape)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An image that cannot be packed, and why."""
+
+    path: Path
+    why: str
+
+
+def image_size(path: Path) -> tuple[int, int] | Refused:
+    """Height and width from the file's header, as the image will be seen."""
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            if image.getexif().get(0x0112, 1) >= 5:  # stored on its side
+                width, height = height, width
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+        return Refused(path, f"not a readable image ({error})")
+    if min(width, height) < 2:
+        return Refused(path, f"an image of {width}×{height} pixels")
+    return height, width
+
+
+def decode(path: Path, height: int, width: int) -> np.ndarray | Refused:
+    """An image as uint8 H×W×3 of the given size; the first frame of an animation, upright, 16 bits scaled to 8."""
+    try:
+        with Image.open(path) as opened:
+            image: Image.Image = opened
+            if image.mode.startswith("I") or image.mode == "F":
+                grey = np.asarray(image, dtype=np.float64)
+                image = Image.fromarray((grey / 257 if grey.max() > 255 else grey).clip(0, 255).astype(np.uint8))
+            elif image.mode == "P" and "transparency" in image.info:
+                image = image.convert("RGBA")
+            if image.mode in ("RGBA", "LA"):  # transparent is white, as a browser shows it
+                layer = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+            turned = ImageOps.exif_transpose(image).convert("RGB")
+            if turned.size != (width, height):
+                turned = turned.resize((width, height), Image.Resampling.LANCZOS)
+            return np.asarray(turned)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        return Refused(path, f"a damaged image ({error})")
+
+
+def packed_index(listing: Listing, sizes: Sequence[tuple[int, int]], short_side: int | None) -> np.ndarray:
+    """Where every image goes and how large it will be.
+
+    Args:
+        listing: The examples.
+        sizes: Height and width of each.
+        short_side: The side to reduce to; by default nothing is reduced if all images have one size, and otherwise 288.
+            No image is enlarged.
+    """
+    index = np.zeros(len(listing.examples), INDEX)
+    index["original_height"], index["original_width"] = np.array(sizes).T
+    short = np.array(sizes).min(axis=1)
+    if short_side is None and len(set(sizes)) > 1:
+        short_side = SHORT_SIDE
+    scale = np.minimum(1.0, short_side / short) if short_side else np.ones(len(short))
+    for side in ("height", "width"):
+        index[side] = np.maximum(1, np.rint(index[f"original_{side}"] * scale))
+    lengths = index["height"].astype(np.int64) * index["width"] * CHANNELS
+    index["offset"] = np.cumsum(lengths) - lengths
+    return index
+
+
+def write_pack(
+    listing: Listing,
+    card: Card,
+    target: Path,
+    *,
+    short_side: int | None = None,
+    skip_refused: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Refused]:
+    """Packs a dataset; interrupted, it continues where it was.
+
+    Args:
+        listing: The examples.
+        card: What the pack will say of itself; its counts become those of what was packed.
+        target: The pack's folder, which appears when it is whole.
+        short_side: See `packed_index`.
+        skip_refused: Go on without images that cannot be read.
+        on_progress: Called with the images done and all images.
+
+    Returns:
+        The images that were left out.
+
+    Raises:
+        DataError: Images cannot be read and are not to be skipped, the disk is full, or somebody else is packing this.
+    """
+    unfinished = target.with_name(target.name + ".partial")
+    with _sole_writer(unfinished), _threads() as threads:
+        sizes = list(threads.map(image_size, [one.path for one in listing.examples]))
+        refused = [size for size in sizes if isinstance(size, Refused)]
+        index = packed_index(listing, [size if isinstance(size, tuple) else (2, 2) for size in sizes], short_side)
+        refused += _decode_all(unfinished, listing, index, {one.path for one in refused}, threads, on_progress)
+        if refused and not skip_refused:
+            raise DataError(_refusal(refused, unfinished / "refused.txt"))
+        if refused:
+            bad = {one.path for one in refused}
+            good = np.array([one.path not in bad for one in listing.examples])
+            index = _close_gaps(unfinished / "pixels.u8", index, good)
+            kept = [one for one in listing.examples if one.path not in bad]
+            listing = Listing.of(kept, listing.domains, listing.classes)
+        _describe(unfinished, index, card, listing)
+        if target.exists():
+            shutil.rmtree(target)
+        unfinished.rename(target)
+    return refused
+
+
+@contextmanager
+def _sole_writer(folder: Path) -> Iterator[None]:
+    """Holds the unfinished pack against other writers; the lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder.with_name(folder.name + ".lock")
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(
+                f"Another process is packing {folder.name.removesuffix('.partial')}; wait for it."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def _threads() -> Iterator[ThreadPoolExecutor]:
+    """One thread a core: Pillow decodes outside the interpreter. Interrupted, they drop what waits."""
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _Journal:
+    """Which blocks of a pack are on disk, and what was refused in them.
+
+    Args:
+        path: The journal's file.
+        plan: Identifies what is being packed; the journal of another plan is thrown away.
+    """
+
+    def __init__(self, path: Path, plan: str) -> None:
+        self.blocks: set[int] = set()
+        self.refused: list[Refused] = []
+        lines = path.read_text().splitlines() if path.exists() else []
+        if lines[:1] != [plan]:
+            path.write_text(f"{plan}\n")
+        for line in lines[1:] if lines[:1] == [plan] else []:
+            try:
+                entry = json.loads(line)
+            except ValueError:  # the last line of a crash
+                break
+            self.blocks.add(entry["block"])
+            self.refused += [Refused(Path(bad), why) for bad, why in entry["refused"]]
+        self._file = path.open("a")
+        self._waiting: list[bytes] = []
+        self._last = time.monotonic()
+
+    def add(self, block: int, refused: list[Refused], pixels: np.memmap, at_once: bool) -> None:
+        """Notes a block; notes are written after the pixels are, every few seconds and when asked."""
+        self.blocks.add(block)
+        self.refused += refused
+        self._waiting.append(canonical({"block": block, "refused": [[str(bad.path), bad.why] for bad in refused]}))
+        if at_once or time.monotonic() - self._last > SYNC_SECONDS:
+            pixels.flush()
+            self._file.write("".join(f"{line.decode()}\n" for line in self._waiting))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._waiting, self._last = [], time.monotonic()
+
+
+def _decode_all(
+    folder: Path,
+    listing: Listing,
+    index: np.ndarray,
+    known_bad: set[Path],
+    threads: ThreadPoolExecutor,
+    on_progress: Callable[[int, int], None],
+) -> list[Refused]:
+    """Decodes every block that the journal does not list; returns what was refused in any of them."""
+    paths = [one.path for one in listing.examples]
+    pixels = _allocate(folder / "pixels.u8", int(index["offset"][-1] + _lengths(index)[-1]))
+    journal = _Journal(folder / "journal.jsonl", digest([[str(path) for path in paths], index.tolist()]))
+
+    def decode_block(block: int) -> tuple[int, list[Refused]]:
+        refused = []
+        for i in range(block * BLOCK, min((block + 1) * BLOCK, len(paths))):
+            if paths[i] in known_bad:
+                continue
+            image = decode(paths[i], int(index["height"][i]), int(index["width"][i]))
+            if isinstance(image, Refused):
+                refused.append(image)
+            else:
+                pixels[index["offset"][i] : index["offset"][i] + image.size] = image.ravel()
+        return block, refused
+
+    waiting = [block for block in range(-(-len(paths) // BLOCK)) if block not in journal.blocks]
+    on_progress(len(paths) - sum(min(BLOCK, len(paths) - block * BLOCK) for block in waiting), len(paths))
+    for number, (block, refused) in enumerate(threads.map(decode_block, waiting), start=1):
+        journal.add(block, refused, pixels, at_once=number == len(waiting))
+        left = sum(min(BLOCK, len(paths) - later * BLOCK) for later in waiting[number:])
+        on_progress(len(paths) - left, len(paths))
+    return journal.refused
+
+
+def _lengths(index: np.ndarray) -> np.ndarray:
+    return index["height"].astype(np.int64) * index["width"] * CHANNELS
+
+
+def _allocate(path: Path, size: int) -> np.memmap:
+    """A file of the final size to write into; a disk that is too small is noticed before work is done."""
+    have = path.stat().st_size if path.exists() else 0
+    free = shutil.disk_usage(path.parent).free
+    if size - have > free:
+        needs = f"{size / 1e9:.1f} GB and {path.parent} has {free / 1e9:.1f} GB free"
+        raise DataError(f"The disk is too small: the pack needs {needs}; make room or choose another SHIFTBED_DATA.")
+    return np.memmap(path, np.uint8, "r+" if have == size else "w+", shape=(size,))
+
+
+def _close_gaps(path: Path, index: np.ndarray, good: np.ndarray) -> np.ndarray:
+    """Moves images down over those that were left out; returns the index of the others."""
+    kept = index[good].copy()
+    lengths = _lengths(kept)
+    kept["offset"] = np.cumsum(lengths) - lengths
+    pixels = np.memmap(path, np.uint8, "r+")
+    for old, new, length in zip(index[good]["offset"], kept["offset"], lengths, strict=True):
+        pixels[new : new + length] = pixels[old : old + length].copy()
+    pixels.flush()
+    os.truncate(path, int(lengths.sum()))
+    return kept
+
+
+def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> None:
+    """Writes what is known of the images, and removes what only the writing needed."""
+    np.save(folder / "index.npy", index)
+    class_numbers = {name: number for number, name in enumerate(listing.classes)}
+    np.save(folder / "labels.npy", np.array([class_numbers[one.label] for one in listing.examples], np.int64))
+    groups = {name: number for number, name in enumerate(sorted({one.group or "" for one in listing.examples}))}
+    if len(groups) > 1:
+        np.save(folder / "groups.npy", np.array([groups[one.group or ""] for one in listing.examples], np.int64))
+    domains = np.array([listing.domains.index(one.domain) for one in listing.examples])
+    counts, sizes = {}, {}
+    for number, name in enumerate(listing.domains):
+        rows = index[domains == number]
+        shapes = set(zip(rows["height"].tolist(), rows["width"].tolist(), strict=True))
+        counts[name], sizes[name] = len(rows), shapes.pop() if len(shapes) == 1 else None
+    described = card.model_copy(update={"domains": counts})
+    content = {"format": FORMAT, "card": described.model_dump(mode="json"), "sizes": sizes}
+    (folder / "pack.json").write_bytes(canonical(content))
+    for name in ("journal.jsonl", "refused.txt"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _refusal(refused: list[Refused], report: Path) -> str:
+    report.write_text("".join(f"{one.path}\t{one.why}\n" for one in refused))
+    shown = "; ".join(f"{one.path}: {one.why}" for one in refused[:SHOWN])
+    more = f"; all are listed in {report}" if len(refused) > SHOWN else ""
+    return f"{len(refused)} images cannot be packed ({shown}{more}); repair them, or go on without with --skip-corrupt."
+
+
+def read_card(folder: Path) -> Card:
+    """The card of a pack."""
+    return Card(**_read_description(folder)["card"])
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / "pack.json").read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{folder} is not a pack; `shiftbed prepare` makes one.") from None
+    if content["format"] > FORMAT:
+        raise DataError(f"The pack {folder} was written by a newer shiftbed; update shiftbed or prepare it again.")
+    return content
+
+
+def read_pack(folder: Path) -> MultiDomainDataset:
+    """Opens a pack; no image is read until it is asked for.
+
+    Raises:
+        DataError: The folder is no pack, or one of a newer shiftbed.
+    """
+    content = _read_description(folder)
+    card = Card(**content["card"])
+    index, labels, groups = (_map(folder / f"{name}.npy") for name in ("index", "labels", "groups"))
+    assert index is not None and labels is not None
+    pixels = np.memmap(folder / "pixels.u8", np.uint8, "r")
+    domains, start = [], 0
+    for name, count in card.domains.items():
+        here = slice(start, start + count)
+        images: np.ndarray | RaggedImages = RaggedImages(pixels, index[here])
+        if content["sizes"][name] is not None:
+            shape = (count, *content["sizes"][name], CHANNELS)
+            first = int(index["offset"][start])
+            images = pixels[first : first + math.prod(shape)].reshape(shape)
+        domains.append(Domain(name, images, labels[here], None if groups is None else groups[here]))
+        start += count
+    return MultiDomainDataset(card, tuple(domains))
+
+
+def _map(path: Path) -> np.ndarray | None:
+    return np.load(path, mmap_mode="r") if path.exists() else None

@@ -1,0 +1,164 @@
+"""`prepare`: from archives, folders or manifests to a pack that every command finds."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shiftbed.data.dataset import DATASETS, Card, DatasetEntry
+from shiftbed.data.download import download, unpack
+from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
+from shiftbed.data.load import forget
+from shiftbed.data.pack import Refused, image_size, read_card, write_pack
+from shiftbed.data.roots import data_root, pack_folder, prepared_names
+from shiftbed.errors import DataError, UnknownNameError
+
+MANIFESTS = (".csv", ".jsonl", ".ndjson", ".parquet")
+SMALL_PIXELS = 32
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` made.
+
+    Attributes:
+        card: The pack's card.
+        left_out: Images that could not be read.
+        duplicates: Sets of equal files in more than one domain or official part.
+    """
+
+    card: Card
+    left_out: list[Refused]
+    duplicates: list[list[Example]]
+
+
+def prepare(
+    name: str,
+    source: Path | None = None,
+    *,
+    rename: str | None = None,
+    short_side: int | None = None,
+    size_class: str | None = None,
+    skip_corrupt: bool = False,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Prepared:
+    """Downloads (or takes) a dataset, checks it, and packs it under the data root.
+
+    Args:
+        name: A known dataset, or the path of a folder `domain/class/image` or of a manifest.
+        source: Where a known dataset's archive or folder already is.
+        rename: The name of an own dataset; by default that of its folder or manifest.
+        short_side: The side to reduce images to; see `shiftbed.data.pack`.
+        size_class: For an own dataset, `small` or `large` instead of what its images suggest.
+        skip_corrupt: Go on without images that cannot be read.
+        on_progress: Called with what is being done, how much of it, and how much there is.
+
+    Raises:
+        DataError: Something about the data is wrong; nothing half-made is used.
+        UnknownNameError: The name is neither a dataset nor a path.
+    """
+    try:
+        entry = DATASETS[name]
+    except UnknownNameError:
+        if not Path(name).exists():
+            raise
+        made = _prepare_own(Path(name), rename, short_side, size_class, skip_corrupt, on_progress)
+    else:
+        made = _prepare_known(entry, source, short_side, skip_corrupt, on_progress)
+    forget()
+    return made
+
+
+def _prepare_own(
+    path: Path,
+    rename: str | None,
+    short_side: int | None,
+    size_class: str | None,
+    skip_corrupt: bool,
+    on_progress: Callable[[str, int, int], None],
+) -> Prepared:
+    name = rename or (path.stem if path.is_file() else path.resolve().name)
+    if name in DATASETS:
+        raise DataError(f"'{name}' is the name of a known dataset; give yours another with --name.")
+    if "/" in name or name.startswith("."):
+        raise DataError(f"'{name}' cannot be the name of a dataset; give another with --name.")
+    listing = list_manifest(path) if path.suffix in MANIFESTS else list_folder(path)
+    content = listing.content()
+    card = Card(
+        name=name,
+        version=content.fingerprint(),
+        summary=f"{len(listing.examples):,} images of {len(listing.classes)} classes in {len(listing.domains)} domains",
+        domains=dict(Counter(one.domain for one in listing.examples)),
+        classes=listing.classes,
+        size_class=size_class or _guess_size_class(listing),  # type: ignore[arg-type]
+        licence="your own",
+        source=str(path.name),
+        citation="none",
+        ran_on="own",
+    )
+    left_out: list[Refused] = []
+    if not (name in prepared_names() and read_card(pack_folder(name)).version == card.version):
+        left_out = write_pack(
+            listing,
+            card,
+            pack_folder(name),
+            short_side=short_side,
+            skip_refused=skip_corrupt,
+            on_progress=lambda done, total: on_progress("packing", done, total),
+        )
+    return Prepared(read_card(pack_folder(name)), left_out, content.duplicates())
+
+
+def _guess_size_class(listing: Listing) -> str:
+    size = image_size(listing.examples[0].path)
+    return "small" if isinstance(size, tuple) and max(size) <= SMALL_PIXELS else "large"
+
+
+def _prepare_known(
+    entry: DatasetEntry,
+    source: Path | None,
+    short_side: int | None,
+    skip_corrupt: bool,
+    on_progress: Callable[[str, int, int], None],
+) -> Prepared:
+    card = entry.card
+    if entry.read is None:
+        raise DataError(f"{card.name} is built in and needs no preparation.")
+    raw = _raw_files(card, source, on_progress)
+    listing = entry.read(raw)
+    if not isinstance(listing, Listing):
+        raise DataError(f"{card.name} is made of arrays, which cannot be prepared yet.")
+    counts = dict.fromkeys(card.domains, 0) | dict(Counter(one.domain for one in listing.examples))
+    if counts != card.domains:
+        wrong = [
+            f"{name} {counts.get(name, 0)} (should be {n})" for name, n in card.domains.items() if counts[name] != n
+        ]
+        unknown = [name for name in counts if name not in card.domains]
+        found = ", ".join([*wrong, *(f"{name} (unknown)" for name in unknown)])
+        raise DataError(f"The files of {card.name} version {card.version} are not as its card says: {found}.")
+    content = listing.content()
+    left_out = write_pack(
+        listing,
+        card,
+        pack_folder(card.name),
+        short_side=short_side,
+        skip_refused=skip_corrupt,
+        on_progress=lambda done, total: on_progress("packing", done, total),
+    )
+    return Prepared(read_card(pack_folder(card.name)), left_out, content.duplicates())
+
+
+def _raw_files(card: Card, source: Path | None, on_progress: Callable[[str, int, int], None]) -> Path:
+    """The folder with the dataset's unpacked files: the user's, or made from its archives."""
+    if source is not None and not source.exists():
+        raise DataError(f"There is no archive or folder {source}.")
+    if source is not None and source.is_dir():
+        return source
+    folder = data_root() / "raw" / card.name
+    archives = [source] if source else [download(one, folder, on_progress) for one in card.archives]
+    if not archives:
+        raise DataError(f"{card.name} has no public mirror; get it by hand and prepare it with --from FOLDER.")
+    unpacked = folder / "files"
+    for archive in archives:
+        unpack(archive, unpacked / archive.name.split(".")[0])
+    return unpacked

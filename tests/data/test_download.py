@@ -1,0 +1,166 @@
+"""Downloads from a real server on this machine that drops connections, lies, and has nothing."""
+
+import hashlib
+import io
+import tarfile
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from shiftbed.data import download as downloading
+from shiftbed.data.dataset import Archive
+from shiftbed.data.download import download, unpack
+from shiftbed.errors import DataError
+
+
+class Server:
+    """Serves some bytes, honouring ranges, and drops the connection in the middle of the first answers."""
+
+    def __init__(self, files: dict[str, bytes], drops: int = 0, ranges: bool = True) -> None:
+        outer = self
+        self.asked: list[str | None] = []
+        self.drops = drops
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                content = files.get(self.path)
+                if content is None:
+                    self.send_error(404)
+                    return
+                wanted = self.headers.get("Range") if ranges else None
+                outer.asked.append(wanted)
+                start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+                self.send_response(206 if wanted else 200)
+                rest = content[start:]
+                self.send_header("Content-Length", str(len(rest)))
+                self.end_headers()
+                if outer.drops:
+                    outer.drops -= 1
+                    self.wfile.write(rest[: len(rest) // 2])
+                    self.wfile.flush()
+                    self.connection.close()
+                    return
+                self.wfile.write(rest)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+CONTENT = bytes(range(256)) * 4000
+SHA = hashlib.sha256(CONTENT).hexdigest()
+
+
+def test_a_connection_dropped_twice_is_continued_each_time(tmp_path):
+    seen = []
+    with Server({"/a.tar": CONTENT}, drops=2) as server:
+        archive = Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",), sha256=SHA)
+        path = download(archive, tmp_path, lambda what, done, total: seen.append((what, done, total)))
+    assert path.read_bytes() == CONTENT
+    half, quarter = len(CONTENT) // 2, len(CONTENT) * 3 // 4
+    assert server.asked == [None, f"bytes={half}-", f"bytes={quarter}-"]
+    assert seen[-1] == ("a.tar", len(CONTENT), len(CONTENT))
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_an_interrupted_run_continues_in_the_next(tmp_path):
+    (tmp_path / "a.tar.part").write_bytes(CONTENT[:1000])
+    with Server({"/a.tar": CONTENT}) as server:
+        download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",), sha256=SHA), tmp_path)
+    assert server.asked == ["bytes=1000-"]
+
+
+def test_a_server_without_ranges_starts_over(tmp_path):
+    (tmp_path / "a.tar.part").write_bytes(b"x" * 1000)
+    with Server({"/a.tar": CONTENT}, ranges=False) as server:
+        path = download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",), sha256=SHA), tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_the_next_mirror_is_asked_when_one_has_nothing_or_something_else(tmp_path):
+    with Server({"/wrong": b"other", "/right": CONTENT}) as server:
+        mirrors = tuple(f"{server.address}/{name}" for name in ("none", "wrong", "right"))
+        path = download(Archive(file="a.tar", mirrors=mirrors, sha256=SHA), tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_when_no_mirror_has_it_one_sentence_says_what_to_do(tmp_path):
+    with Server({"/wrong": b"other"}) as server:
+        mirrors = (f"{server.address}/none", f"{server.address}/wrong")
+        with pytest.raises(DataError, match=r"404.*checksum is .* and should be .*--from FILE"):
+            download(Archive(file="a.tar", mirrors=mirrors, sha256=SHA), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_here_is_not_fetched_again(tmp_path):
+    (tmp_path / "a.tar").write_bytes(CONTENT)
+    assert download(Archive(file="a.tar", mirrors=()), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_server_that_always_breaks_off_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    with Server({"/a": CONTENT}, drops=99) as server, pytest.raises(DataError, match="broke off again and again"):
+        download(Archive(file="a", mirrors=(f"{server.address}/a",)), tmp_path)
+    assert (tmp_path / "a.part").stat().st_size > len(CONTENT) // 2, "what came is kept for the next run"
+
+
+def tar_of(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zip_of(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("make", [tar_of, zip_of])
+def test_archives_unpack(tmp_path, make):
+    (tmp_path / "a").write_bytes(make(**{"in/side.txt": b"hello"}))
+    assert (unpack(tmp_path / "a", tmp_path / "out") / "in" / "side.txt").read_bytes() == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (tar_of, "../outside.txt"),
+        (tar_of, "in/../../outside.txt"),
+        (zip_of, "../outside.txt"),
+        (zip_of, "in/../../outside.txt"),
+        (zip_of, "/absolute/outside.txt"),
+    ],
+)
+def test_an_archive_that_points_outside_its_folder_is_refused_whole(tmp_path, make, name):
+    (tmp_path / "a").write_bytes(make(**{"fine.txt": b"1", name: b"2"}))
+    with pytest.raises(DataError, match="points outside its folder"):
+        unpack(tmp_path / "a", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+
+
+@pytest.mark.parametrize("content", [b"no archive", tar_of(a=b"1" * 10_000)[:60], b""])
+def test_a_damaged_archive_is_one_sentence(tmp_path, content):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        unpack(tmp_path / "a", tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()

@@ -1,0 +1,272 @@
+"""Anyone's images: folders, manifests, packs, and everything that can be wrong with them."""
+
+import json
+import os
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shiftbed.data import card, load
+from shiftbed.data import pack as packing
+from shiftbed.data.examples import list_folder, list_manifest
+from shiftbed.data.look import contact_sheet
+from shiftbed.data.pack import RaggedImages, read_pack, write_pack
+from shiftbed.data.prepare import prepare
+from shiftbed.errors import DataError, UnknownNameError
+from tests.data.conftest import picture
+
+
+def test_a_folder_becomes_a_dataset_that_every_command_finds(folder, root):
+    made = prepare(str(folder))
+    dataset = load("mine")
+    assert dataset.card == made.card == card("mine")
+    assert list(dataset.card.domains.items()) == [("<b>third", 12), ("größe", 12), ("site one", 12)]
+    assert dataset.card.classes == ("cat", "dog & cow")
+    for domain in dataset.domains:
+        assert sorted(domain.labels) == [0] * 6 + [1] * 6
+    assert not list(root.rglob("*.partial")) and not list(root.rglob("*.lock"))
+
+
+def test_images_of_one_size_are_kept_and_others_reduced_to_288_but_never_enlarged(folder, root):
+    prepare(str(folder))
+    third, square, one = (domain.inputs for domain in load("mine").domains)
+    assert isinstance(square, np.ndarray) and square.shape == (12, 64, 64, 3)
+    assert one.shape == (12, 40, 60, 3), "smaller than 288: as it is"
+    assert third.shape == (12, 360, 288, 3), "400×320 with 288 on the short side"
+    image = Image.open(folder / "größe" / "cat" / "image 1.png")
+    assert any(np.array_equal(np.asarray(image), packed) for packed in square), "lossless at its own size"
+
+
+def test_original_sizes_are_kept_beside_ragged_images(folder, root):
+    picture(100, 500, seed=1).save(folder / "größe" / "cat" / "wide.png")
+    prepare(str(folder))
+    images = load("mine")["größe"].inputs
+    assert isinstance(images, RaggedImages) and len(images) == 13
+    wide = next(i for i in range(13) if images[i].shape == (100, 500, 3))
+    assert images.rows["original_width"][wide] == 500
+    assert contact_sheet(load("mine"), root / "sheet.png").stat().st_size > 10_000
+
+
+def test_reduction_is_lanczos(tmp_path, root):
+    for domain, size in (("a", (400, 300)), ("b", (100, 100))):
+        (tmp_path / "two" / domain / "x").mkdir(parents=True)
+        for i in range(2):
+            picture(*size, seed=i).save(tmp_path / "two" / domain / "x" / f"{i}.png")
+    prepare(str(tmp_path / "two"), short_side=50)
+    expected = Image.open(tmp_path / "two" / "a" / "x" / "0.png").resize((50, 67), Image.Resampling.LANCZOS)
+    assert np.array_equal(load("two")["a"].inputs[0], np.asarray(expected))
+
+
+def test_a_manifest_becomes_a_dataset(folder, root, tmp_path):
+    listing = list_folder(folder)
+    rows = [
+        (os.path.relpath(one.path, tmp_path), one.label, one.domain, f"g{i % 5}")
+        for i, one in enumerate(listing.examples)
+    ]
+    lines = ["path,class,domain,group", *(",".join(f'"{word}"' for word in row) for row in rows)]
+    (tmp_path / "list.csv").write_text("\n".join(lines), encoding="utf-8")
+    keys = ("path", "class", "domain", "group")
+    (tmp_path / "list.jsonl").write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
+    import duckdb
+
+    source, target = tmp_path / "list.csv", tmp_path / "list.parquet"
+    duckdb.connect().execute(f"copy (select * from read_csv('{source}')) to '{target}' (format parquet)")
+    first = list_manifest(tmp_path / "list.csv")
+    assert first == list_manifest(tmp_path / "list.jsonl") == list_manifest(tmp_path / "list.parquet")
+    prepare(str(tmp_path / "list.csv"), rename="from list")
+    dataset = load("from list")
+    assert list(dataset.card.domains) == list(listing.domains)
+    assert len(set(dataset.domains[0].groups)) == 5
+
+
+def test_packing_does_not_depend_on_the_order_or_number_of_files_read_at_once(folder, root, monkeypatch):
+    prepare(str(folder))
+    first = {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()}
+    shutil.rmtree(root)
+    monkeypatch.setattr(packing, "BLOCK", 5)
+    prepare(str(folder))
+    assert {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()} == first
+
+
+def test_interrupted_packing_continues(folder, root, monkeypatch):
+    monkeypatch.setattr(packing, "BLOCK", 4)
+    monkeypatch.setattr(packing, "SYNC_SECONDS", 0)
+    expected = prepare(str(folder)).card
+    whole = {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()}
+    for stop in (4, 16, 36):
+        shutil.rmtree(root)
+
+        def interrupt(what, done, total, stop=stop):
+            if done >= stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            prepare(str(folder), on_progress=interrupt)
+        with pytest.raises(DataError, match="is not prepared"):
+            load(str(folder))
+        started = []
+        assert prepare(str(folder), on_progress=lambda what, done, total, s=started: s.append(done)).card == expected
+        assert started[0] >= stop, "what was done is not done again"
+        assert {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()} == whole
+
+
+def test_changed_content_is_another_version_and_unchanged_content_is_not_packed_again(folder, root):
+    first = prepare(str(folder)).card.version
+    before = (root / "packs" / "mine" / "pack.json").stat().st_mtime_ns
+    assert prepare(str(folder)).card.version == first
+    assert (root / "packs" / "mine" / "pack.json").stat().st_mtime_ns == before
+    picture(64, 64, seed=999).save(folder / "größe" / "cat" / "image 1.png")
+    assert prepare(str(folder)).card.version != first
+
+
+def test_two_packs_at_once_on_one_folder(folder, root):
+    inside, go = threading.Event(), threading.Event()
+
+    def hold(what, done, total):
+        inside.set()
+        go.wait(10)
+
+    thread = threading.Thread(target=lambda: prepare(str(folder), on_progress=hold))
+    thread.start()
+    inside.wait(10)
+    try:
+        with pytest.raises(DataError, match="Another process is packing mine"):
+            prepare(str(folder))
+    finally:
+        go.set()
+        thread.join()
+    assert len(load("mine").domains) == 3
+
+
+def test_odd_images_are_packed_as_a_browser_shows_them(tmp_path, root):
+    where = tmp_path / "odd" / "a" / "x"
+    where.mkdir(parents=True)
+    (tmp_path / "odd" / "b" / "x").mkdir(parents=True)
+    picture(8, 8, seed=0).save(tmp_path / "odd" / "b" / "x" / "plain.png")
+    grey16 = Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype(np.uint16))
+    grey16.save(where / "1-sixteen.png")
+    palette = picture(8, 8, seed=1).quantize(16)
+    palette.save(where / "2-palette.png")
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    frames[0].save(where / "3-animated.gif", save_all=True, append_images=frames[1:])
+    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(where / "4-clear.png")
+    turned = picture(8, 8, seed=2)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(where / "5-turned.png", exif=exif)
+    prepare(str(tmp_path / "odd"))
+    sixteen, colours, animated, clear, upright = load("odd")["a"].inputs
+    assert np.abs(sixteen[..., 0] - np.arange(64).reshape(8, 8) * 1000 / 257).max() <= 1
+    assert np.array_equal(colours, np.asarray(palette.convert("RGB")))
+    assert (animated == [255, 0, 0]).all(), "the first frame"
+    assert (clear == 255).all()
+    assert np.array_equal(upright, np.rot90(np.asarray(turned), -1))
+
+
+def spoil(folder, name, content):
+    (folder / "größe" / "cat" / name).write_bytes(content)
+
+
+def test_damaged_images_are_listed_with_their_paths_and_can_be_left_out(folder, root):
+    whole = (folder / "größe" / "cat" / "image 0.jpg").read_bytes()
+    spoil(folder, "cut.jpg", whole[: len(whole) // 2])
+    spoil(folder, "text.png", b"this is no image")
+    picture(8, 8, seed=0).resize((1, 1)).save(folder / "größe" / "cat" / "dot.png")
+    with pytest.raises(DataError, match="3 images cannot be packed") as caught:
+        prepare(str(folder))
+    assert all(name in str(caught.value) for name in ("cut.jpg", "text.png", "dot.png", "1×1", "--skip-corrupt"))
+    with pytest.raises(DataError, match="not prepared"):
+        load(str(folder))
+    made = prepare(str(folder), skip_corrupt=True)
+    assert {bad.path.name for bad in made.left_out} == {"cut.jpg", "text.png", "dot.png"}
+    assert made.card.domains["größe"] == 12
+    clean = [np.array(image) for image in load("mine")["größe"].inputs]
+    for name in ("cut.jpg", "text.png", "dot.png"):
+        (folder / "größe" / "cat" / name).unlink()
+    prepare(str(folder))
+    assert all(np.array_equal(a, b) for a, b in zip(clean, load("mine")["größe"].inputs, strict=True))
+
+
+def test_equal_files_in_two_domains_are_reported(folder, root):
+    shutil.copy(folder / "größe" / "cat" / "image 1.png", folder / "site one" / "cat" / "copy.png")
+    made = prepare(str(folder))
+    assert [{one.domain for one in same} for same in made.duplicates] == [{"größe", "site one"}]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (
+            lambda folder: shutil.rmtree(folder / "größe") or (folder / "größe" / "cat").mkdir(parents=True),
+            "'größe' in .* has no images",
+        ),
+        (
+            lambda folder: (folder / "größe" / "dog & cow").rename(folder / "größe" / "dogs"),
+            "Class 'dogs' is in domain 'größe' only",
+        ),
+        (lambda folder: [shutil.rmtree(path) for path in folder.iterdir()], "has no folders in it"),
+    ],
+)
+def test_folders_that_are_no_dataset(folder, root, break_it, words):
+    break_it(folder)
+    with pytest.raises(DataError, match=words):
+        prepare(str(folder))
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path,class\na.png,x", "has no column 'domain'; it needs path, class, domain and has path, class"),
+        ("path,class,domain\nnone.png,x,y", "Row 1 of .* names none.png, which is not a file"),
+        ("path,class,domain\n,x,y", "Row 1 of .* has no path, class or domain"),
+        ("path,class,domain\n", "lists no images"),
+    ],
+)
+def test_manifests_that_are_none(tmp_path, root, text, words):
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(DataError, match=words):
+        prepare(str(tmp_path / "list.csv"))
+
+
+def test_names_that_are_no_dataset(folder, root):
+    with pytest.raises(UnknownNameError, match="Did you mean EmojiStyles"):
+        prepare("EmojiStyle")
+    with pytest.raises(DataError, match="is not prepared; run `shiftbed prepare"):
+        load(str(folder))
+    with pytest.raises(DataError, match="is built in and needs no preparation"):
+        prepare("EmojiStyles")
+    with pytest.raises(DataError, match="is the name of a known dataset; give yours another"):
+        prepare(str(folder), rename="EmojiStyles")
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_work_is_done(folder, root, monkeypatch):
+    monkeypatch.setattr(packing.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
+    with pytest.raises(DataError, match="The disk is too small"):
+        prepare(str(folder))
+
+
+def test_a_pack_of_a_newer_shiftbed_is_refused(folder, root):
+    prepare(str(folder))
+    path = root / "packs" / "mine" / "pack.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(DataError, match="newer shiftbed"):
+        read_pack(path.parent)
+
+
+def test_a_model_trains_on_own_images(folder, root, tmp_path):
+    import shiftbed
+
+    prepare(str(folder))
+    job = shiftbed.train("mine", "ERM", "größe", tmp_path / "run", steps=2, overrides={"batch_size": 4})
+    assert job is not None and job.rows[-1]["splits"]["größe/in"]["count"] == 10
+
+
+def test_write_pack_is_given_what_it_describes(folder, root):
+    listing = list_folder(folder)
+    prepare(str(folder))
+    assert write_pack(listing, card("mine"), root / "again") == []
+    assert (root / "again" / "pixels.u8").read_bytes() == (root / "packs" / "mine" / "pixels.u8").read_bytes()
