@@ -19,6 +19,10 @@ _VERBS = {
 __all__ = ["Request", "ShiftbedError", "read_tables", "sweep", "train"]
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
 def __getattr__(name: str) -> Any:
     if name in _VERBS:
         return getattr(importlib.import_module(_VERBS[name]), name)

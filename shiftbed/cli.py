@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints. Heavy imports wait until a command needs them."""
 
+import io
 import json
 import signal
 import sys
@@ -14,7 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from shiftbed.errors import HparamError, ShiftbedError
+from shiftbed import __version__
+from shiftbed.errors import HparamError, ShiftbedError, sentence
 
 if TYPE_CHECKING:
     from shiftbed.hparams import Value
@@ -45,13 +47,27 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show ± still gets the numbers
     try:
         app()
-    except ShiftbedError as error:
+    except Exception as error:
         if debug:
             raise
-        print(f"shiftbed: {error}", file=sys.stderr)
+        print(f"shiftbed: {sentence(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere.")] = False,
+) -> None:
+    """A testbed for machine learning under distribution shift."""
+    if version:
+        print(__version__)
+        raise typer.Exit
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -68,7 +84,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder for everything it makes.")] = Path("shiftbed-demo"),
     workers: Workers = None,
 ) -> None:
-    """The whole story on built-in data: look, train, compare. A few minutes on two cores."""
+    """Tells the whole story on built-in data, in minutes."""
     from shiftbed.report.demo import demo as run_demo
 
     started = time.monotonic()
@@ -119,7 +135,10 @@ def prepare(
     size_class: Annotated[str | None, typer.Option(help="small or large: which hyperparameters apply.")] = None,
     skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Go on without unreadable images.")] = False,
 ) -> None:
-    """Downloads or takes a dataset, checks it and packs it, so that every command finds it by name."""
+    """Checks and packs a dataset, known or your own.
+
+    Afterwards every command finds it by name.
+    """
     from shiftbed.data.prepare import prepare as run_prepare
     from shiftbed.report.live import work_bar
 
@@ -174,10 +193,13 @@ def algorithms(code: Code = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def recipes() -> None:
+def recipes(as_json: AsJson = False) -> None:
     """The recipes there are: how models are trained."""
     from shiftbed.training.recipes import recipe, recipe_names
 
+    if as_json:
+        print(json.dumps([recipe(name, "").model_dump() for name in recipe_names()]))
+        return
     table = RichTable("recipe", "network", "steps", "what it is for")
     for name in recipe_names():
         one = recipe(name, "")
@@ -214,7 +236,10 @@ def train(
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
-    """Trains one model, with progress and a final table; run again it continues where it stopped."""
+    """Trains one model and shows its accuracy everywhere.
+
+    Run again, it continues where it stopped.
+    """
     from shiftbed.report.live import training_bar
     from shiftbed.sweeps.verbs import train as run_train
 
@@ -222,7 +247,7 @@ def train(
         job = run_train(
             dataset,
             algorithm,
-            test.split(","),
+            names(test),
             out,
             recipe=recipe,
             steps=steps,
@@ -241,7 +266,8 @@ def train(
         print(json.dumps({"job": job.description, "status": job.status, "records": job.rows}))
         return
     last: dict[str, Any] = job.rows[-1] if job.rows else {"step": 0, "splits": {}}
-    table = RichTable("split", "role", "accuracy %", "loss", "images", title=f"{algorithm} at step {last['step']}")
+    name = job.description["algorithm"]
+    table = RichTable("split", "role", "accuracy %", "loss", "images", title=f"{name} at step {last['step']}")
     for split in job.description["splits"]:
         if split["name"] in last["splits"]:
             result = last["splits"][split["name"]]
@@ -252,15 +278,18 @@ def train(
             "The loss became infinite or not a number: the job ended as diverged, with its last good records."
         )
     console.print(table)
-    console.print(f"Job {job.id}; records and weights in {out / 'jobs' / job.id}", highlight=False, soft_wrap=True)
-    both = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
-    next_command(f"shiftbed sweep {job.description['dataset']} --algorithms {both} --draws 2 --out my-sweep")
+    folder = out / "jobs" / job.id
+    kept = "Records and weights" if (folder / "weights.safetensors").exists() else "Records (the weights were not kept)"
+    console.print(f"{kept}: {folder}", highlight=False, soft_wrap=True)
+    more = ",".join(dict.fromkeys(("ERM", name, "CORAL")))
+    files = "".join(f" --code {path}" for path in code or [])
+    next_command(f"shiftbed sweep {job.description['dataset']} --algorithms {more}{files} --out my-sweep")
 
 
 @app.command()
 def sweep(
     datasets: Annotated[str, typer.Argument(help="Datasets, separated by commas.")],
-    algorithms: Annotated[str, typer.Option(help="Algorithms, separated by commas.")],
+    algorithms: Annotated[list[str], typer.Option(help="Algorithms, separated by commas.")],
     out: Annotated[Path, typer.Option(help="The sweep's folder; the same folder again continues it.")],
     draws: Annotated[int, typer.Option(min=1, help="Draws of the hyperparameters; the first is the defaults.")] = 1,
     trials: Annotated[int, typer.Option(min=1, help="Repetitions with other splits, weights and draws.")] = 1,
@@ -273,7 +302,10 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Trains many models: datasets × algorithms × test domains × draws × trials. Survives being killed."""
+    """Trains many models; survives being killed.
+
+    Datasets × algorithms × test domains × draws × trials.
+    """
     from shiftbed.report.live import SweepView
     from shiftbed.sweeps.plan import Request
     from shiftbed.sweeps.verbs import dry_run as run_dry
@@ -281,7 +313,7 @@ def sweep(
 
     request = Request(
         datasets=names(datasets),
-        algorithms=names(algorithms),
+        algorithms=names(",".join(algorithms)),
         draws=draws,
         trials=trials,
         test_domains=names(test),
@@ -291,7 +323,8 @@ def sweep(
     )
     if dry_run:
         count, done = run_dry(request, out, code or [])
-        console.print(f"{count} jobs, {done} of them done already.", highlight=False)
+        words = f"{count} jobs, {done} of them done already."
+        print(json.dumps({"jobs": count, "done": done}) if as_json else words)
         return
 
     def run() -> "Progress":
@@ -305,17 +338,21 @@ def sweep(
         print(json.dumps({**outcomes, "failures": progress.failed}))
     else:
         diverged = f", {outcomes['diverged']} diverged" if outcomes["diverged"] else ""
-        console.print(f"{outcomes['done']} jobs done{diverged}.", highlight=False)
+        console.print(f"{plural(outcomes['done'], 'job')} done{diverged}.", highlight=False)
         for job_id, why in list(progress.failed.items())[:10]:
             console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
-        next_command(f"shiftbed tables {out}")
+        if progress.ended:
+            next_command(f"shiftbed tables {out}")
     if progress.failed:
-        raise ShiftbedError(f"{len(progress.failed)} jobs failed; the same command tries them again.")
+        raise ShiftbedError(f"{plural(len(progress.failed), 'job')} failed; the same command tries again.")
 
 
 @app.command()
 def status(folder: Annotated[Path, typer.Argument(help="The sweep's folder.")], as_json: AsJson = False) -> None:
-    """What is done, running, failed and left, and the time left, from any machine."""
+    """Shows what is done, running, failed and left.
+
+    From any machine that sees the folder, with the time left.
+    """
     from shiftbed.report.live import duration
     from shiftbed.sweeps.records import sweep_status
     from shiftbed.training.store import LocalStore
@@ -339,9 +376,12 @@ def status(folder: Annotated[Path, typer.Argument(help="The sweep's folder.")], 
     for job_id, why in list(now.failures.items())[:10]:
         console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
     unfinished = len(now.plan) - now.count("done") - now.count("diverged")
-    if unfinished and now.seconds_left is not None:
+    if now.count("running") and now.seconds_left is not None:
         console.print(f"About {duration(now.seconds_left)} left.", highlight=False)
-    next_command(f"shiftbed tables {folder}")
+    elif unfinished:
+        console.print(f"Nothing runs; the same command finishes the {plural(unfinished, 'job')} left.", highlight=False)
+    if unfinished < len(now.plan):
+        next_command(f"shiftbed tables {folder}")
 
 
 @app.command()
@@ -350,7 +390,10 @@ def tables(
     selection: Annotated[list[str] | None, typer.Option(help="A selection rule (repeatable); all by default.")] = None,
     output: Annotated[str, typer.Option("--format", help="text, csv or json.")] = "text",
 ) -> None:
-    """The tables of a sweep, with standard errors and n; oracle numbers are marked."""
+    """Prints the tables of a sweep.
+
+    With standard errors and n; oracle numbers are marked.
+    """
     from shiftbed import tables as make
 
     found = make.read_tables(folder, selection or [])
@@ -360,9 +403,6 @@ def tables(
         print(json.dumps(make.as_rows(found), indent=1))
     elif output == "text":
         print("\n\n".join(make.as_text(table) for table in found))
-        missing = make.missing_jobs(folder)
-        if missing:
-            print(f"\n{missing} planned jobs are not finished: run the same `shiftbed sweep` again to finish them.")
     else:
         raise ShiftbedError(f"There is no format '{output}'; there are text, csv and json.")
 
@@ -382,6 +422,11 @@ def doctor() -> None:
 def names(text: str) -> list[str]:
     """Names separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":

@@ -1,8 +1,19 @@
 """Errors that speak to the person: each message says what is wrong, where, and what to do."""
 
+import traceback
+from pathlib import Path
+
 
 class ShiftbedError(Exception):
     """Base of every error a user can cause or meet; its message is one clear sentence."""
+
+
+def sentence(error: Exception) -> str:
+    """An error as one sentence; one that is nobody's design says where it happened."""
+    if isinstance(error, ShiftbedError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(frame.filename).name} line {frame.lineno}: {error}"
 
 
 class UnknownNameError(ShiftbedError):

@@ -5,9 +5,10 @@ published sweep and ours are the same points.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,25 @@ class Prior:
     default: Value
     sample: Callable[[np.random.RandomState], Value]
     text: str
+
+    def checked(self, name: str, value: Any) -> Value:
+        """A value set by hand, in the type of the default; no hyperparameter here is negative.
+
+        Raises:
+            HparamError: The value is of another kind.
+        """
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(self.default, bool):
+            right, kind = isinstance(value, bool), "true or false"
+        elif isinstance(self.default, int):
+            right, kind = number and value == int(value) and value >= 0, "a whole number"
+        elif isinstance(self.default, float):
+            right, kind = number and value >= 0, "a number of at least 0"
+        else:
+            right, kind = isinstance(value, str), "a word"
+        if not right:
+            raise HparamError(f"The hyperparameter {name} must be {kind}, not {value!r}.")
+        return type(self.default)(value)
 
 
 def constant(value: Value) -> Prior:
@@ -73,6 +93,10 @@ class Space(Mapping[str, Prior]):
     def __or__(self, other: "Space") -> "Space":
         return Space(**{**self._priors, **other._priors})
 
+    def union(self, spaces: "Iterable[Space]") -> "Space":
+        """This space joined with others."""
+        return reduce(or_, spaces, self)
+
     def draw(self, draw: int, trial: int) -> dict[str, Value]:
         """The values of one draw; draw 0 is the default values, whatever the trial."""
         if draw == 0:
@@ -80,15 +104,16 @@ class Space(Mapping[str, Prior]):
         seed = seed_hash(draw, trial)
         return {name: prior.sample(np.random.RandomState(seed_hash(seed, name))) for name, prior in self.items()}
 
-    def check(self, values: Mapping[str, Any]) -> None:
-        """Refuses names the space does not have.
+    def checked(self, values: Mapping[str, Any]) -> dict[str, Value]:
+        """Values set by hand, in the types of the defaults (so that 1 and 1.0 make one job).
 
         Raises:
-            HparamError: With the nearest names.
+            HparamError: A name is not in the space (with the nearest names), or a value is of another kind.
         """
         for name in values:
             if name not in self:
                 raise HparamError(f"There is no hyperparameter '{name}' here.{did_you_mean(name, list(self))}")
+        return {name: self[name].checked(name, value) for name, value in values.items()}
 
 
 @lru_cache(maxsize=2)

@@ -41,6 +41,10 @@ class Registry(Generic[Entry]):
 
         return register
 
+    def registered(self, name: str) -> Entry | None:
+        """The entry of this exact name so far, without looking for more."""
+        return self._entries.get(name)
+
     def __getitem__(self, name: str) -> Entry:
         return self._all()[self.canonical_name(name)]
 

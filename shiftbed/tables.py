@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbed.errors import StoreError
-from shiftbed.hashing import digest
-from shiftbed.selection import SELECTIONS, Choice, JobRecords, Selection
+from shiftbed.selection import SELECTIONS, JobRecords, Selection
 from shiftbed.selection.rules import REPORTED
 from shiftbed.sweeps.plan import planned
 from shiftbed.sweeps.records import finished_jobs
@@ -21,25 +20,26 @@ from shiftbed.training.store import LocalStore
 
 WIDTH = 80
 LONGEST_WORD = 16
-AVERAGE = ("Avg",)
 MISSING = "–"
 ORACLE_MARK = "†"
-
-
-Column = tuple[str, ...]
+Tested = tuple[str, ...]  # the domains that are tested together
+AVERAGE: Tested = ()  # the column that averages all others
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A number with its doubt: the mean over trials, its standard error (sample estimate), and how many trials."""
+class Estimate:
+    """A number with its doubt: the mean over trials, its standard error, and how many trials.
+
+    The standard error is the sample estimate (divisor n − 1); DomainBed prints the population's, which is smaller.
+    """
 
     mean: float
     standard_error: float | None
     n: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Figure | None":
-        """The figure of some values, or None if there are none."""
+    def of(cls, values: Sequence[float]) -> "Estimate | None":
+        """The estimate from some values, or None if there are none."""
         if not values:
             return None
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
@@ -47,54 +47,71 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """The job and step that a selection picked for one cell."""
+
+    job: JobRecords
+    step: int
+
+    @property
+    def accuracy(self) -> float:
+        """What is reported: the accuracy on the larger part of the test domain, in percent."""
+        row = next(row for row in self.job.rows if row["step"] == self.step)
+        return 100 * statistics.fmean(self.job.read(row, REPORTED))
+
+
+@dataclass(frozen=True)
 class Table:
-    """One dataset under one recipe and one selection.
+    """One setting (dataset, recipe, hyperparameters set by hand) under one selection.
 
     Attributes:
         columns: The test domains; several that are tested together make one column.
-        choices: Per algorithm, column and trial, what the selection picked.
+        chosen: Per algorithm, column and trial, what the selection picked.
         draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest.
+        intervals: The evaluation intervals of its jobs.
+        missing: How many planned jobs have not finished.
     """
 
     dataset: str
-    version: int
+    version: int | str
     recipe: dict[str, Any]
+    overrides: dict[str, Any]
     selection: Selection
-    columns: tuple[Column, ...]
-    choices: dict[str, dict[Column, dict[int, Choice]]]
+    columns: tuple[Tested, ...]
+    chosen: dict[str, dict[Tested, dict[int, Chosen]]]
     draws: dict[str, tuple[int, int]]
+    intervals: tuple[int, ...]
+    missing: int
 
     @property
     def algorithms(self) -> list[str]:
         """ERM first, the others by name."""
-        return sorted(self.choices, key=lambda name: (name != "ERM", name.lower()))
+        return sorted(self.chosen, key=lambda name: (name != "ERM", name.lower()))
 
-    def figure(self, algorithm: str, column: Column) -> Figure | None:
-        """A cell; the column `Avg` averages the domains within each trial that has all of them."""
-        by_column = self.choices[algorithm]
+    def estimate(self, algorithm: str, column: Tested) -> Estimate | None:
+        """A cell; the column `AVERAGE` averages the domains within each trial that has all of them."""
+        cells = self.chosen[algorithm]
         if column != AVERAGE:
-            return Figure.of([accuracy(choice) for choice in by_column.get(column, {}).values()])
-        trials = sorted(set.intersection(*(set(by_column.get(name, {})) for name in self.columns)))
-        means = [statistics.fmean(accuracy(by_column[name][trial]) for name in self.columns) for trial in trials]
-        return Figure.of(means)
+            return Estimate.of([one.accuracy for one in cells.get(column, {}).values()])
+        trials = sorted(set.intersection(*(set(cells.get(name, {})) for name in self.columns)))
+        return Estimate.of([statistics.fmean(cells[name][trial].accuracy for name in self.columns) for trial in trials])
 
     def notes(self) -> list[str]:
         """What a reader must know before comparing rows."""
         mark = f"{ORACLE_MARK} Oracle: chosen with the test domain's labels. " if self.selection.oracle else ""
         notes = [f"{mark}{self.selection.summary}"]
-        ranges = set(self.draws.values())
-        if len(ranges) > 1 or any(low != high for low, high in ranges):
+        if len(set(self.draws.values())) > 1 or any(low != high for low, high in self.draws.values()):
             each = ", ".join(
                 f"{name} {low}" + (f" to {high}" if low != high else "") for name, (low, high) in self.draws.items()
             )
             notes.append(f"Not yet fair: the cells were chosen from unequal numbers of draws ({each}).")
+        if len(self.intervals) > 1:
+            every = " and ".join(str(interval) for interval in self.intervals)
+            notes.append(f"Not quite fair: jobs were evaluated every {every} steps, so some had more chances.")
+        if self.missing:
+            jobs = "1 planned job has" if self.missing == 1 else f"{self.missing} planned jobs have"
+            notes.append(f"{jobs} not finished: run the same command again to finish.")
         return notes
-
-
-def accuracy(choice: Choice) -> float:
-    """What is reported of a choice: the accuracy on the larger part of the test domain, in percent."""
-    row = next(row for row in choice.job.rows if row["step"] == choice.step)
-    return 100 * statistics.fmean(choice.job.read(row, REPORTED))
 
 
 def read_tables(folder: str | Path, selections: Sequence[str] = ()) -> list[Table]:
@@ -108,43 +125,71 @@ def read_tables(folder: str | Path, selections: Sequence[str] = ()) -> list[Tabl
         StoreError: No job is finished there.
     """
     rules = [SELECTIONS[name] for name in (selections or reversed(list(SELECTIONS)))]
-    jobs = list(finished_jobs(LocalStore(Path(folder))))
+    store = LocalStore(Path(folder))
+    jobs = list(finished_jobs(store))
     if not jobs:
         raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
-    return make_tables(jobs, rules)
+    return make_tables(jobs, rules, planned(store).values())
 
 
-def missing_jobs(folder: str | Path) -> int:
-    """How many planned jobs of a sweep have not finished."""
-    store = LocalStore(Path(folder))
-    return len(planned(store).keys() - {job.id for job in finished_jobs(store)})
+def make_tables(
+    jobs: Iterable[JobRecords], selections: Sequence[Selection], plan: Iterable[dict[str, Any]] = ()
+) -> list[Table]:
+    """All tables of some finished jobs: one for each setting and selection.
 
-
-def make_tables(jobs: Iterable[JobRecords], selections: Sequence[Selection]) -> list[Table]:
-    """All tables of some finished jobs: one for each dataset, recipe and selection."""
-    settings: dict[tuple[str, int, str], list[JobRecords]] = defaultdict(list)
+    Args:
+        jobs: The finished jobs.
+        selections: The rules.
+        plan: What was asked for: a domain or an algorithm with no finished job is then shown as missing.
+    """
+    settings: dict[str, list[JobRecords]] = defaultdict(list)
     for job in jobs:
-        about = job.description
-        settings[about["dataset"], about["version"], digest(about["recipe"])].append(job)
-    return [_make_table(settings[setting], selection) for setting in sorted(settings) for selection in selections]
+        settings[job.description["setting"]].append(job)
+    asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in plan:
+        asked[row["setting"]].append(row)
+
+    def order(setting: str) -> tuple[str, ...]:
+        about = settings[setting][0].description
+        return about["dataset"], str(about["version"]), about["recipe"]["name"], setting
+
+    return [
+        _make_table(settings[setting], asked[setting], selection)
+        for setting in sorted(settings, key=order)
+        for selection in selections
+    ]
 
 
-def _make_table(jobs: list[JobRecords], selection: Selection) -> Table:
+def _make_table(jobs: list[JobRecords], asked: list[dict[str, Any]], selection: Selection) -> Table:
     about = jobs[0].description
+    by_id = {job.id: job for job in jobs}
     labels = _algorithm_labels(jobs)
-    cells: dict[tuple[str, Column, int], list[JobRecords]] = defaultdict(list)
+    cells: dict[tuple[str, Tested, int], list[JobRecords]] = defaultdict(list)
     for job in jobs:
         cells[labels[job.id], tuple(job.description["test_domains"]), job.description["trial"]].append(job)
-    choices: dict[str, dict[Column, dict[int, Choice]]] = {label: {} for label in sorted(set(labels.values()))}
+    unfinished = [row for row in asked if row["id"] not in by_id]
+    known = {job.description["algorithm"] for job in jobs}
+    rows = sorted({*labels.values(), *(row["algorithm"] for row in unfinished if row["algorithm"] not in known)})
+    chosen: dict[str, dict[Tested, dict[int, Chosen]]] = {label: {} for label in rows}
     for (label, column, trial), members in sorted(cells.items()):
         choice = selection.choose(members)
         if choice is not None:
-            choices[label].setdefault(column, {})[trial] = choice
+            chosen[label].setdefault(column, {})[trial] = Chosen(by_id[choice.job_id], choice.step)
     order = list(dict.fromkeys(split["domain"] for split in about["splits"]))
-    columns = sorted({column for _, column, _ in cells}, key=lambda tested: [order.index(d) for d in tested])
-    sizes = {label: [len(members) for (name, _, _), members in cells.items() if name == label] for label in choices}
-    draws = {label: (min(counts), max(counts)) for label, counts in sizes.items()}
-    return Table(about["dataset"], about["version"], about["recipe"], selection, tuple(columns), choices, draws)
+    columns = {column for _, column, _ in cells} | {tuple(row["test_domains"]) for row in unfinished}
+    sizes = {label: [len(members) for (name, _, _), members in cells.items() if name == label] for label in rows}
+    return Table(
+        dataset=about["dataset"],
+        version=about["version"],
+        recipe=about["recipe"],
+        overrides=about["overrides"],
+        selection=selection,
+        columns=tuple(sorted(columns, key=lambda tested: [order.index(domain) for domain in tested])),
+        chosen=chosen,
+        draws={label: (min(counts), max(counts)) for label, counts in sizes.items() if counts},
+        intervals=tuple(sorted({job.description["recipe"]["evaluate_every"] for job in jobs})),
+        missing=len(unfinished),
+    )
 
 
 def _algorithm_labels(jobs: list[JobRecords]) -> dict[str, str]:
@@ -162,18 +207,16 @@ def _algorithm_labels(jobs: list[JobRecords]) -> dict[str, str]:
 def as_text(table: Table) -> str:
     """The table as text of at most 80 columns; many domains continue below."""
     columns = [*table.columns, AVERAGE]
-    figures = {(row, column): table.figure(row, column) for row in table.algorithms for column in columns}
-    usual = Counter(figure.n for figure in figures.values() if figure).most_common(1)[0][0]
-    cells = {place: _cell_text(figure, table.selection.oracle, usual) for place, figure in figures.items()}
+    estimates = {(row, column): table.estimate(row, column) for row in table.algorithms for column in columns}
+    counts = Counter(estimate.n for estimate in estimates.values() if estimate)
+    usual = counts.most_common(1)[0][0] if counts else 0
+    cells = {place: _cell_text(estimate, table.selection.oracle, usual) for place, estimate in estimates.items()}
     first = max(len("algorithm"), *(len(name) for name in table.algorithms))
     words = [word for column in columns for name in column for word in name.replace("-", "- ").split()]
     width = 2 + max(*(len(text) for text in cells.values()), *(min(len(word), LONGEST_WORD) for word in words))
     blocks = math.ceil(len(columns) * width / (WIDTH - first))
     even = math.ceil(len(columns) / blocks)
-    lines = [
-        f"{table.dataset} (version {table.version}), recipe {table.recipe['name']}, {table.recipe['steps']} steps",
-        f"{table.selection.name}: accuracy in %, mean ± standard error, n = {usual}",
-    ]
+    lines = [*_title(table), f"{table.selection.name}: accuracy in %, mean ± standard error, n = {usual}"]
     for start in range(0, len(columns), even):
         block = columns[start : start + even]
         lines += ["", *_header(block, first, width), "─" * (first + width * len(block))]
@@ -185,9 +228,15 @@ def as_text(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _header(columns: list[Column], first: int, width: int) -> list[str]:
+def _title(table: Table) -> list[str]:
+    by_hand = "".join(f", {name} = {value}" for name, value in table.overrides.items())
+    how = f"recipe {table.recipe['name']}, {table.recipe['steps']} steps{by_hand}"
+    return textwrap.wrap(f"{table.dataset} (version {table.version}), {how}", WIDTH)
+
+
+def _header(columns: list[Tested], first: int, width: int) -> list[str]:
     """Column names, broken at hyphens into as many lines as they need, aligned at the bottom."""
-    wrapped = [textwrap.wrap(" ".join(column), width - 2) for column in columns]
+    wrapped = [textwrap.wrap(" ".join(column) if column != AVERAGE else "Avg", width - 2) for column in columns]
     height = max(len(lines) for lines in wrapped)
     lines = []
     for level in range(height):
@@ -197,59 +246,69 @@ def _header(columns: list[Column], first: int, width: int) -> list[str]:
     return lines
 
 
-def _cell_text(figure: Figure | None, oracle: bool, usual: int) -> str:
-    if figure is None:
+def _cell_text(estimate: Estimate | None, oracle: bool, usual: int) -> str:
+    if estimate is None:
         return MISSING
     mark = ORACLE_MARK if oracle else ""
-    error = "" if figure.standard_error is None else f" ±{figure.standard_error:.1f}"
-    count = "" if figure.n == usual else f" ({figure.n})"
-    return f"{figure.mean:.1f}{mark}{error}{count}"
+    error = "" if estimate.standard_error is None else f" ±{estimate.standard_error:.1f}"
+    count = "" if estimate.n == usual else f" ({estimate.n})"
+    return f"{estimate.mean:.1f}{mark}{error}{count}"
 
 
 def as_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
     """All cells of some tables with what they rest on, for machines."""
-    rows = []
-    for table in tables:
-        for algorithm in table.algorithms:
-            for column in (*table.columns, AVERAGE):
-                figure = table.figure(algorithm, column)
-                choices = table.choices[algorithm].get(column, {})
-                rows.append(
-                    {
-                        "dataset": table.dataset,
-                        "version": table.version,
-                        "recipe": table.recipe["name"],
-                        "steps": table.recipe["steps"],
-                        "selection": table.selection.name,
-                        "oracle": table.selection.oracle,
-                        "algorithm": algorithm,
-                        "test": " ".join(column),
-                        "accuracy": None if figure is None else figure.mean,
-                        "standard_error": None if figure is None else figure.standard_error,
-                        "n": 0 if figure is None else figure.n,
-                        "choices": [
-                            {
-                                "trial": trial,
-                                "job": choice.job.id,
-                                "draw": choice.job.description["draw"],
-                                "step": choice.step,
-                                "accuracy": accuracy(choice),
-                                "hparams": choice.job.description["hparams"],
-                            }
-                            for trial, choice in sorted(choices.items())
-                        ],
-                    }
-                )
-    return rows
+    return [
+        _row(table, algorithm, column)
+        for table in tables
+        for algorithm in table.algorithms
+        for column in (*table.columns, AVERAGE)
+    ]
+
+
+def _row(table: Table, algorithm: str, column: Tested) -> dict[str, Any]:
+    estimate = table.estimate(algorithm, column)
+    least, most = table.draws.get(algorithm, (0, 0))
+    return {
+        "dataset": table.dataset,
+        "version": table.version,
+        "recipe": table.recipe["name"],
+        "steps": table.recipe["steps"],
+        "overrides": table.overrides,
+        "selection": table.selection.name,
+        "oracle": table.selection.oracle,
+        "algorithm": algorithm,
+        "test": " ".join(column) if column != AVERAGE else "average",
+        "accuracy": None if estimate is None else estimate.mean,
+        "standard_error": None if estimate is None else estimate.standard_error,
+        "n": 0 if estimate is None else estimate.n,
+        "least_draws": least,
+        "most_draws": most,
+        "chosen": [
+            {
+                "trial": trial,
+                "job": one.job.id,
+                "draw": one.job.description["draw"],
+                "step": one.step,
+                "accuracy": one.accuracy,
+                "hparams": one.job.description["hparams"],
+            }
+            for trial, one in sorted(table.chosen[algorithm].get(column, {}).items())
+        ],
+    }
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """All cells of some tables as CSV; jobs, draws and steps of the choices are joined by spaces."""
+    """All cells of some tables as CSV; jobs, draws and steps of the choices are joined by spaces.
+
+    `least_draws` and `most_draws` say from how many draws an algorithm's cells were chosen.
+    """
     buffer = io.StringIO()
-    plain = ("dataset", "version", "recipe", "steps", "selection", "oracle", "algorithm", "test", "accuracy")
+    rows = as_rows(tables)
+    plain = [name for name in rows[0] if name not in ("overrides", "chosen")]
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*plain, "standard_error", "n", "jobs", "draws", "chosen_steps"])
-    for row in as_rows(tables):
-        joined = [" ".join(str(choice[key]) for choice in row["choices"]) for key in ("job", "draw", "step")]
-        writer.writerow([*(row[name] for name in plain), row["standard_error"], row["n"], *joined])
+    writer.writerow([*plain, "overrides", "jobs", "draws", "chosen_steps"])
+    for row in rows:
+        by_hand = " ".join(f"{name}={value}" for name, value in row["overrides"].items())
+        joined = [" ".join(str(one[key]) for one in row["chosen"]) for key in ("job", "draw", "step")]
+        writer.writerow([*(row[name] for name in plain), by_hand, *joined])
     return buffer.getvalue()

@@ -85,7 +85,7 @@ def test_train_prints_every_split_and_says_what_is_next(shiftbed, tmp_path):
     assert code == 0
     for split in ("+90%/out", "+80%/out", "-90%/in", "-90%/out"):
         assert split in out
-    assert "Next: shiftbed sweep ColoredDigits --algorithms ERM,IRM,CORAL --draws 2 --out my-sweep" in out
+    assert "Next: shiftbed sweep ColoredDigits --algorithms ERM,IRM,CORAL --out my-sweep" in out
     (folder,) = (tmp_path / "shiftbed-run" / "jobs").iterdir()
     assert {path.name for path in folder.iterdir()} >= {
         "job.json",
@@ -176,7 +176,7 @@ def test_a_class_in_domainbed_s_style_trains_in_a_sweep_and_appears_in_the_table
     assert sum(line.startswith("MyVREx") for line in out.splitlines()) == 2, "once for each selection"
     code, out, _ = shiftbed("tables", "s", "--format", "json", "--selection", "oracle")
     row = next(row for row in json.loads(out) if row["algorithm"] == "MyVREx" and row["test"] == "-90%")
-    assert row["n"] == 2 and row["choices"][0]["hparams"]["my_lambda"] == 10
+    assert row["n"] == 2 and row["chosen"][0]["hparams"]["my_lambda"] == 10
     code, out, _ = shiftbed("status", "s", "--json")
     assert set(json.loads(out)["states"].values()) == {"done"}
     assert shiftbed("tables", "s", "--format", "pdf")[2].startswith("shiftbed: There is no format 'pdf'")

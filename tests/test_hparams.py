@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.errors import HparamError
+from shiftbed.hashing import seed_hash
 from shiftbed.hparams import Space, constant, log_uniform, shared_space
 from shiftbed.training.job import search_space
 
@@ -24,6 +26,45 @@ def test_draws_equal_domainbeds_on_small_images():
     second = shared_space("small").draw(2, trial=1)
     assert second["lr"] == pytest.approx(2.55219526e-03, rel=1e-8)
     assert second["batch_size"] == 61
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "low", "high", "default"),
+    [
+        ("CORAL", "mmd_gamma", -1, 1, 1.0),
+        ("GroupDRO", "groupdro_eta", -3, -1, 0.01),
+        ("IRM", "irm_lambda", -1, 5, 100.0),
+        ("Mixup", "mixup_alpha", -1, 1, 0.2),
+    ],
+)
+def test_an_algorithm_s_own_draws_follow_domainbed_s_rule(algorithm, name, low, high, default):
+    prior = ALGORITHMS[algorithm].space
+    for draw, trial in ((1, 0), (7, 2)):
+        random = np.random.RandomState(seed_hash(seed_hash(draw, trial), name))
+        assert prior.draw(draw, trial)[name] == 10 ** random.uniform(low, high)
+    assert prior.draw(0, 0)[name] == default
+
+
+def test_values_set_by_hand_take_the_default_s_type():
+    space = search_space("IRM", "ColoredDigits")
+    assert repr(space.checked({"lr": 1, "batch_size": 8.0})) == "{'lr': 1.0, 'batch_size': 8}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("lr", "abc", "a number"),
+        ("lr", float("nan"), "a number"),
+        ("lr", -1, "at least 0"),
+        ("lr", True, "a number"),
+        ("batch_size", 1.5, "a whole number"),
+        ("batch_size", -3, "a whole number"),
+        ("nonlinear_classifier", "maybe", "true or false"),
+    ],
+)
+def test_values_of_another_kind_are_refused(name, value, kind):
+    with pytest.raises(HparamError, match=f"{name} must be {kind}|{name} must be a number of {kind}"):
+        search_space("ERM", "ColoredDigits").checked({name: value})
 
 
 def test_draw_zero_is_the_default_values_in_every_trial():
@@ -51,4 +92,4 @@ def test_trials_draw_anew():
 
 def test_a_typo_in_a_name_suggests_the_right_one():
     with pytest.raises(HparamError, match="Did you mean lr"):
-        search_space("ERM", "ColoredDigits").check({"lrr": 1e-3})
+        search_space("ERM", "ColoredDigits").checked({"lrr": 1e-3})

@@ -30,6 +30,14 @@ def test_splits_cover_every_example_once_with_the_right_role(tested):
     assert task.train_domains == tuple(name for name in card("ColoredDigits").domains if name not in tested)
 
 
+def test_every_domain_has_a_split_of_its_own():
+    task = leave_out("ColoredDigits", ("-90%",), trial=3, fraction=0.2)
+    for position, domain in enumerate(card("ColoredDigits").domains):
+        inside, outside = holdout(599, 0.2, seed_hash(3, position))
+        found = {split.part: split.indices for split in task.splits if split.domain == domain}
+        assert np.array_equal(found["in"], inside) and np.array_equal(found["out"], outside)
+
+
 def test_another_trial_splits_otherwise():
     first, second = (leave_out("ColoredDigits", ("-90%",), trial, 0.2) for trial in (0, 1))
     assert first.fingerprint != second.fingerprint

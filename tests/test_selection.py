@@ -37,7 +37,7 @@ JOBS = [
 
 def choose(rule, jobs):
     choice = SELECTIONS[rule].choose(jobs)
-    return choice and (choice.job.id, choice.step, pytest.approx(choice.score))
+    return choice and (choice.job_id, choice.step, pytest.approx(choice.score))
 
 
 def test_training_domain_validation_takes_the_best_mean_over_domains_at_any_step():
@@ -79,7 +79,7 @@ def test_a_job_that_did_not_reach_its_last_step_is_no_oracle_candidate():
 def test_a_rule_cannot_read_what_it_does_not_declare():
     evidence = Evidence(JOBS, SELECTIONS["training-domain-validation"].columns)
     with pytest.raises(ShiftbedError, match="test/in/accuracy, which it does not declare"):
-        evidence.mean(JOBS[0], JOBS[0].rows[0], Column("test", "in", "accuracy"))
+        evidence.best(lambda record: record.mean(Column("test", "in", "accuracy")))
 
 
 def test_only_the_oracle_reads_test_columns():

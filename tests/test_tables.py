@@ -7,12 +7,12 @@ import math
 import pytest
 
 from shiftbed.selection import SELECTIONS, JobRecords
-from shiftbed.tables import AVERAGE, Figure, as_csv, as_rows, as_text, make_tables
+from shiftbed.tables import AVERAGE, Estimate, as_csv, as_rows, as_text, make_tables
 
 DOMAINS = ("north", "south", "far-away-island")
 
 
-def record(algorithm, tested, trial, draw, validation, reported, revision=1):
+def record(algorithm, tested, trial, draw, validation, reported, revision=1, held_out=None, setting="one"):
     splits = []
     for domain in DOMAINS:
         test = domain == tested
@@ -20,7 +20,14 @@ def record(algorithm, tested, trial, draw, validation, reported, revision=1):
         splits.append(
             {"name": f"{domain}/out", "domain": domain, "part": "out", "role": "test" if test else "validation"}
         )
-    values = {s["name"]: {"accuracy": reported if s["role"] == "test" else validation} for s in splits}
+    held_out = reported if held_out is None else held_out
+    shown = {
+        ("test", "in"): reported,
+        ("test", "out"): held_out,
+        ("validation", "out"): validation,
+        ("train", "in"): 1.0,
+    }
+    values = {s["name"]: {"accuracy": shown[s["role"], s["part"]]} for s in splits}
     about = {
         "id": f"{algorithm}-{tested}-{trial}-{draw}-{revision}",
         "dataset": "Toy",
@@ -31,7 +38,9 @@ def record(algorithm, tested, trial, draw, validation, reported, revision=1):
         "trial": trial,
         "draw": draw,
         "hparams": {"lr": 0.1},
-        "recipe": {"name": "quick", "steps": 10},
+        "recipe": {"name": "quick", "steps": 10, "evaluate_every": 10},
+        "overrides": {},
+        "setting": setting,
         "splits": splits,
     }
     return JobRecords(about, "done", [{"step": 10, "splits": values}])
@@ -53,29 +62,29 @@ def table_of(jobs, rule="training-domain-validation"):
     return table
 
 
-def test_a_figure_is_the_mean_with_the_sample_standard_error():
-    figure = Figure.of([1.0, 2.0, 6.0])
-    assert figure.mean == 3 and figure.n == 3
-    assert figure.standard_error == pytest.approx(math.sqrt(7) / math.sqrt(3))
-    assert Figure.of([5.0]).standard_error is None
-    assert Figure.of([]) is None
+def test_an_estimate_is_the_mean_with_the_sample_standard_error():
+    estimate = Estimate.of([1.0, 2.0, 6.0])
+    assert estimate.mean == 3 and estimate.n == 3
+    assert estimate.standard_error == pytest.approx(math.sqrt(7) / math.sqrt(3))
+    assert Estimate.of([5.0]).standard_error is None
+    assert Estimate.of([]) is None
 
 
 def test_cells_and_averages():
     table = table_of(full_sweep())
     assert table.columns == tuple((name,) for name in DOMAINS), "the dataset's order"
     assert table.algorithms == ["ERM", "CORAL"]
-    south = table.figure("ERM", ("south",))
+    south = table.estimate("ERM", ("south",))
     assert south.mean == pytest.approx(11) and south.n == 3
     assert south.standard_error == pytest.approx(1 / math.sqrt(3))
-    average = table.figure("ERM", AVERAGE)
+    average = table.estimate("ERM", AVERAGE)
     assert average.mean == pytest.approx(11)
     assert average.standard_error == pytest.approx(1 / math.sqrt(3)), "over trial means, not over all cells"
 
 
 def test_the_oracle_marks_its_numbers_wherever_they_are():
     table = table_of(full_sweep(), "oracle")
-    assert table.figure("ERM", ("north",)).mean == 100
+    assert table.estimate("ERM", ("north",)).mean == 100
     rows = [line for line in as_text(table).splitlines() if line.startswith(("ERM", "CORAL"))]
     assert all(line.count("†") == 4 for line in rows)
     assert "† Oracle: chosen with the test domain's labels" in as_text(table)
@@ -86,9 +95,9 @@ def test_a_missing_cell_is_shown_and_not_averaged_over():
     jobs = [job for job in full_sweep() if job.description["test_domains"] != ["south"]]
     jobs.append(record("ERM", "south", 0, 0, 0.9, 0.2))
     table = table_of(jobs)
-    assert table.figure("CORAL", ("south",)) is None
-    assert table.figure("CORAL", AVERAGE) is None
-    assert table.figure("ERM", AVERAGE).n == 1, "only trial 0 has every domain"
+    assert table.estimate("CORAL", ("south",)) is None
+    assert table.estimate("CORAL", AVERAGE) is None
+    assert table.estimate("ERM", AVERAGE).n == 1, "only trial 0 has every domain"
     assert "–" in as_text(table)
 
 
@@ -109,10 +118,52 @@ def test_revisions_of_an_algorithm_are_not_mixed():
     assert table_of(jobs).algorithms == ["CORAL", "ERM (1)", "ERM (2)"]
 
 
-def test_recipes_are_not_mixed():
-    other = record("ERM", "north", 0, 0, 0.9, 0.3)
-    other.description["recipe"] = {"name": "quick", "steps": 99}
-    assert len(make_tables([*full_sweep(), other], [SELECTIONS["oracle"]])) == 2
+def test_settings_are_not_mixed():
+    other = record("ERM", "north", 0, 0, 0.9, 0.3, setting="two")
+    other.description["overrides"] = {"lr": 0.5}
+    first, second = make_tables([*full_sweep(), other], [SELECTIONS["oracle"]])
+    assert "lr = 0.5" in as_text(second) and "lr" not in as_text(first)
+
+
+def test_what_is_reported_is_the_larger_part_whoever_chose():
+    jobs = [record("ERM", "north", 0, 0, 0.9, 0.3, held_out=0.7), record("ERM", "north", 0, 1, 0.8, 0.4, held_out=0.6)]
+    for rule in ("training-domain-validation", "oracle"):
+        assert table_of(jobs, rule).estimate("ERM", ("north",)).mean == pytest.approx(30)
+
+
+def test_what_was_planned_and_has_not_finished_is_shown_as_missing():
+    jobs = [job for job in full_sweep() if job.description["test_domains"] != ["south"] and job.id.startswith("ERM")]
+    plan = [{**job.description, "id": job.id} for job in full_sweep()]
+    (table,) = make_tables(jobs, [SELECTIONS["oracle"]], plan)
+    assert table.columns == tuple((name,) for name in DOMAINS)
+    assert table.algorithms == ["ERM", "CORAL"]
+    assert table.estimate("ERM", AVERAGE) is None, "no average over fewer domains than were asked for"
+    assert table.estimate("CORAL", ("north",)) is None
+    assert table.missing == 24 and "24 planned jobs have not finished" in as_text(table)
+
+
+def test_a_table_with_no_number_at_all_can_be_printed():
+    job = record("ERM", "north", 0, 0, 0.9, 0.3)
+    job.rows.clear()
+    assert "–" in as_text(table_of([job]))
+
+
+def test_unequal_intervals_are_named():
+    jobs = full_sweep()
+    jobs[0].description["recipe"] = {**jobs[0].description["recipe"], "evaluate_every": 5}
+    assert "every 5 and 10 steps" in " ".join(as_text(table_of(jobs)).split())
+
+
+def test_a_domain_may_be_called_avg():
+    global DOMAINS
+    before, DOMAINS = DOMAINS, ("Avg", "other")
+    try:
+        jobs = [record("ERM", name, 0, 0, 0.9, value) for name, value in (("Avg", 0.2), ("other", 0.4))]
+        table = table_of(jobs)
+        assert table.estimate("ERM", ("Avg",)).mean == pytest.approx(20)
+        assert table.estimate("ERM", AVERAGE).mean == pytest.approx(30)
+    finally:
+        DOMAINS = before
 
 
 def test_text_fits_eighty_columns_with_many_domains():
@@ -134,3 +185,4 @@ def test_csv_names_the_chosen_jobs():
     south = next(row for row in rows if (row["algorithm"], row["test"]) == ("CORAL", "south"))
     assert south["jobs"] == "CORAL-south-0-0-1 CORAL-south-1-0-1 CORAL-south-2-0-1"
     assert (float(south["accuracy"]), south["n"], south["draws"]) == (50.0, "3", "0 0 0")
+    assert (south["least_draws"], south["most_draws"]) == ("2", "2")

@@ -2,10 +2,10 @@
 
 import hashlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from shiftbed import networks
+from shiftbed.algorithms import state
 from shiftbed.algorithms.batches import Batches
 from shiftbed.errors import AlgorithmError
+from shiftbed.hashing import digest
 from shiftbed.hparams import Space
 from shiftbed.registry import Registry
 
@@ -35,6 +37,8 @@ class AlgorithmEntry(NamedTuple):
 
 
 ALGORITHMS: Registry[AlgorithmEntry] = Registry("algorithm", "shiftbed.algorithms")
+BUILT_IN: set[str] = set()
+HOOKS = {"start", "epoch", "evaluated"}
 AlgorithmClass = TypeVar("AlgorithmClass", bound="type[Algorithm]")
 
 
@@ -58,6 +62,12 @@ def register(
 
     def wrap(cls: AlgorithmClass) -> AlgorithmClass:
         ours = cls.__module__.startswith("shiftbed.")
+        if not ours and cls.__name__ in BUILT_IN:
+            raise AlgorithmError(f"{cls.__name__} is an algorithm of shiftbed; give your class another name.")
+        for hook in HOOKS & set(dir(cls)):
+            raise AlgorithmError(f"{cls.__name__} defines {hook}(), which this version does not call yet.")
+        if ours:
+            BUILT_IN.add(cls.__name__)
         version = revision if ours else f"source {_source_hash(cls)}"
         ALGORITHMS.add(cls.__name__, AlgorithmEntry(cls, space or Space(), paper, needs, selection, version))
         return cls
@@ -66,10 +76,30 @@ def register(
 
 
 def _source_hash(cls: type) -> str:
-    """Hash of the whole file of a class: its helpers decide its results as much as itself."""
-    file = inspect.getsourcefile(cls)
-    text = Path(file).read_bytes() if file else inspect.getsource(cls).encode()
-    return hashlib.sha256(text).hexdigest()[:12]
+    """Hash of all that decides a user's class: its file, files beside it that it imports, and what it builds on."""
+    parts: dict[str, object] = {}
+    for base in cls.__mro__:
+        if base.__module__.startswith("shiftbed."):
+            entry = ALGORITHMS.registered(base.__name__)
+            parts[base.__name__] = entry.revision if entry else None
+            continue
+        for path in _sources(sys.modules[base.__module__]):
+            parts[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digest(parts)[:12]
+
+
+def _sources(module: ModuleType) -> set[Path]:
+    """A module's file and those of the modules it names that lie in the same folder or below."""
+    if not getattr(module, "__file__", None):
+        return set()
+    own = Path(str(module.__file__)).resolve()
+    named = {getattr(value, "__module__", None) or getattr(value, "__name__", None) for value in vars(module).values()}
+    files = {
+        Path(sys.modules[name].__file__ or "").resolve()
+        for name in named
+        if isinstance(name, str) and getattr(sys.modules.get(name), "__file__", None)
+    }
+    return {own, *(path for path in files if path.is_relative_to(own.parent) and "site-packages" not in path.parts)}
 
 
 def load_code(path: Path) -> None:
@@ -78,16 +108,21 @@ def load_code(path: Path) -> None:
     Raises:
         AlgorithmError: The file does not exist or cannot be run.
     """
-    name = path.stem
+    name = f"shiftbed_user_{path.stem}"  # never the name of a module that somebody else imports
     spec = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise AlgorithmError(f"There is no Python file at {path}; --code takes a file that registers algorithms.")
+    list(ALGORITHMS)  # the built-in names must be known before the file can take one of them
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except AlgorithmError:
+        raise
     except Exception as error:
         raise AlgorithmError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    if not any(ALGORITHMS[known].cls.__module__ == name for known in ALGORITHMS):
+        raise AlgorithmError(f"{path} registers no algorithm; write @register() before your class.")
 
 
 class Algorithm(nn.Module):
@@ -144,19 +179,12 @@ class Algorithm(nn.Module):
         raise AlgorithmError(f"{type(self).__name__} does not define predict().")
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What `nn.Module` leaves out: optimizers (anything with a state of its own) and plain attributes."""
-        attributes = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {
-            "stateful": {name: value.state_dict() for name, value in attributes.items() if _stateful(value)},
-            "plain": {name: value for name, value in attributes.items() if name != "hparams" and _plain(value)},
-        }
+        """What `nn.Module` leaves out of a state: optimizers, plain attributes, what is frozen."""
+        return state.capture(self)
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
+    def set_extra_state(self, saved: dict[str, Any]) -> None:
         """Restores what `get_extra_state` saved."""
-        for name, value in state["plain"].items():
-            setattr(self, name, value)
-        for name, value in state["stateful"].items():
-            getattr(self, name).load_state_dict(value)
+        state.restore(self, saved)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As of any module; a buffer that grew after construction (as pasted classes do) takes its saved shape."""
@@ -165,19 +193,6 @@ class Algorithm(nn.Module):
                 owner, _, leaf = name.rpartition(".")
                 self.get_submodule(owner).register_buffer(leaf, torch.empty_like(state_dict[name]))
         return super().load_state_dict(state_dict, strict, assign)
-
-
-def _stateful(value: Any) -> bool:
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not isinstance(value, nn.Module)
-
-
-def _plain(value: Any) -> bool:
-    """Whether `torch.load(weights_only=True)` gives the value back."""
-    if isinstance(value, dict):
-        return all(isinstance(key, (str, int)) and _plain(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(_plain(item) for item in value)
-    return value is None or isinstance(value, (bool, int, float, str, torch.Tensor))
 
 
 @register(paper="Vapnik, 1998")

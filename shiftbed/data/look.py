@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from shiftbed.data.dataset import Domain, MultiDomainDataset
+from shiftbed.errors import DataError
 
 MOST_CLASSES = 12
 THUMBNAIL = 128
@@ -19,7 +20,12 @@ def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
 
     Returns:
         The path.
+
+    Raises:
+        DataError: The path cannot be a PNG file.
     """
+    if path.suffix.lower() != ".png" or path.is_dir():
+        raise DataError(f"A contact sheet is a PNG file, which {path} cannot be; name one that ends in .png.")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -41,8 +47,11 @@ def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
         axes[row, 0].set_ylabel(domain.name, fontsize=8, rotation=0, ha="right", va="center")
     figure.suptitle(f"{dataset.card.name}: {dataset.card.summary}", fontsize=9)
     figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    except OSError as error:
+        raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error
     return path
 
 

@@ -1,7 +1,7 @@
 """Featurizers: from inputs to a feature vector of `n_outputs` entries."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,14 +12,16 @@ from shiftbed.registry import Registry
 
 
 class FeaturizerModule(nn.Module):
-    """A module that says how long its feature vector is."""
+    """A module that says how long its feature vector is; `revision` is raised whenever results change."""
 
     n_outputs: int
+    revision: int = 1
+
+    def __init__(self, input_shape: tuple[int, ...], hparams: Mapping[str, Any]) -> None:
+        super().__init__()
 
 
-NETWORKS: Registry[Callable[[tuple[int, ...], Mapping[str, Any]], FeaturizerModule]] = Registry(
-    "network", "shiftbed.networks"
-)
+NETWORKS: Registry[type[FeaturizerModule]] = Registry("network", "shiftbed.networks")
 
 
 def Featurizer(input_shape: tuple[int, ...], hparams: Mapping[str, Any]) -> FeaturizerModule:  # noqa: N802
@@ -51,7 +53,7 @@ class SmallConv(FeaturizerModule):
     n_outputs = 128
 
     def __init__(self, input_shape: tuple[int, ...], hparams: Mapping[str, Any]) -> None:
-        super().__init__()
+        super().__init__(input_shape, hparams)
         if len(input_shape) != 3 or min(input_shape[1:]) < 4:
             raise AlgorithmError(
                 f"The network 'small' takes images of at least 4×4, not inputs of shape {input_shape}."

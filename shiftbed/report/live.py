@@ -11,17 +11,27 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from shiftbed.sweeps import pool
 from shiftbed.training.job import Job
 
 PLAIN_SECONDS = 10.0
 SHOW_SECONDS = 0.2
+
+
+class TimeLeftColumn(TimeRemainingColumn):
+    """The time left, named, once it can be told."""
+
+    def render(self, task: Task) -> Text:
+        """The column's text for a task."""
+        return Text() if task.time_remaining is None else super().render(task).append(" left")
 
 
 class SweepView:
@@ -36,8 +46,7 @@ class SweepView:
             BarColumn(bar_width=None),
             TextColumn("{task.fields[counts]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TimeLeftColumn(),
             console=console,
             disable=not console.is_terminal,
         )
@@ -96,8 +105,7 @@ def training_bar(console: Console) -> Iterator[TrainingBar]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[state]}"),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TimeLeftColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         yield TrainingBar(bar)
@@ -106,7 +114,7 @@ def training_bar(console: Console) -> Iterator[TrainingBar]:
 @contextmanager
 def work_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar for work in several parts: called with the part, how much is done, and how much there is."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeLeftColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         parts: dict[str, TaskID] = {}
 

@@ -38,11 +38,28 @@ class JobRecords:
 
 
 class Choice(NamedTuple):
-    """What a rule picked: a job, the step of one of its records, and the score it won with."""
+    """What a rule picked: a job by its id, the step of one of its records, and the score it won with."""
 
-    job: JobRecords
+    job_id: str
     step: int
     score: float
+
+
+class Reading:
+    """One record, of which a rule sees the columns it declared."""
+
+    def __init__(self, values: dict[Column, list[float]]) -> None:
+        self._values = values
+
+    def mean(self, column: Column) -> float:
+        """The mean of a column over its splits.
+
+        Raises:
+            ShiftbedError: The rule did not declare the column.
+        """
+        if column not in self._values:
+            raise ShiftbedError(f"A selection rule read {'/'.join(column)}, which it does not declare.")
+        return sum(self._values[column]) / len(self._values[column])
 
 
 class Evidence:
@@ -55,34 +72,27 @@ class Evidence:
 
     def __init__(self, jobs: Sequence[JobRecords], columns: frozenset[Column]) -> None:
         # Ordered by draw whatever the order of arrival: a tie between draws goes to the last, as in DomainBed.
-        self._jobs = sorted(jobs, key=lambda job: (job.description["draw"], job.id))
-        self._columns = columns
+        ordered = sorted(jobs, key=lambda job: (job.description["draw"], job.id))
+        self._readings = {
+            job.id: {row["step"]: Reading({name: job.read(row, name) for name in columns}) for row in job.rows}
+            for job in ordered
+        }
+        self._last = {job.id: job.description["recipe"]["steps"] for job in ordered}
 
-    def mean(self, job: JobRecords, row: dict[str, Any], column: Column) -> float:
-        """The mean of a column over its splits.
-
-        Raises:
-            ShiftbedError: The rule did not declare the column.
-        """
-        if column not in self._columns:
-            raise ShiftbedError(f"A selection rule read {'/'.join(column)}, which it does not declare.")
-        values = job.read(row, column)
-        return sum(values) / len(values)
-
-    def best(self, score: Callable[[JobRecords, dict[str, Any]], float], last_only: bool = False) -> Choice | None:
+    def best(self, score: Callable[[Reading], float], last_only: bool = False) -> Choice | None:
         """The record with the highest score: the earliest of a job's equals, the last of equal jobs.
 
         Args:
-            score: Scores one row of one job.
+            score: Scores one record.
             last_only: Look at the last step only; a job that did not get there does not compete.
 
         Returns:
             The choice, or None if no job competes.
         """
         winner: Choice | None = None
-        for job in self._jobs:
-            rows = [row for row in job.rows if not last_only or row["step"] == job.description["recipe"]["steps"]]
-            scored = [Choice(job, row["step"], score(job, row)) for row in rows]
+        for job_id, readings in self._readings.items():
+            steps = [step for step in readings if not last_only or step == self._last[job_id]]
+            scored = [Choice(job_id, step, score(readings[step])) for step in steps]
             if not scored:
                 continue
             best = max(scored, key=lambda choice: choice.score)  # the first of equals

@@ -52,10 +52,10 @@ def selection(
 @selection("training-domain-validation", VALIDATION)
 def training_domain_validation(evidence: Evidence) -> Choice | None:
     """The draw and step with the best accuracy on held-out images of the training domains (mean over domains)."""
-    return evidence.best(lambda job, row: evidence.mean(job, row, VALIDATION))
+    return evidence.best(lambda record: record.mean(VALIDATION))
 
 
 @selection("oracle", TEST_HELD_OUT, oracle=True)
 def oracle(evidence: Evidence) -> Choice | None:
     """The draw whose last step is best on held-out images of the test domain: one look at the test domain a draw."""
-    return evidence.best(lambda job, row: evidence.mean(job, row, TEST_HELD_OUT), last_only=True)
+    return evidence.best(lambda record: record.mean(TEST_HELD_OUT), last_only=True)

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -42,7 +43,10 @@ class ForkServer:
         """Starts a worker with these arguments; returns the connection to it, which ends when the worker does."""
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._socket, [canonical(arguments)], [theirs.fileno()])
+            try:
+                socket.send_fds(self._socket, [canonical(arguments)], [theirs.fileno()])
+            except OSError as error:
+                raise ShiftbedError("The process that starts workers is gone; run the same command again.") from error
         return Connection(ours.detach())
 
     def close(self) -> None:
@@ -73,6 +77,8 @@ def _be_worker(work: Any, connection: Connection, arguments: dict[str, Any]) -> 
     try:
         work(connection, **arguments)
         code = 0
+    except Exception:
+        traceback.print_exc()
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()

@@ -9,10 +9,10 @@ from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import card
 from shiftbed.errors import DataError, HparamError
 from shiftbed.hashing import canonical, digest
-from shiftbed.hparams import Value
+from shiftbed.hparams import Space, Value
 from shiftbed.protocols import PROTOCOLS
 from shiftbed.registry import did_you_mean
-from shiftbed.training.job import Job, make_job
+from shiftbed.training.job import Job, make_job, search_space
 from shiftbed.training.recipes import recipe
 from shiftbed.training.store import Store
 
@@ -43,6 +43,11 @@ class Request:
     fields: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Value] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("datasets", "algorithms", "test_domains"):
+            if isinstance(getattr(self, name), str):  # one name instead of a list of one
+                object.__setattr__(self, name, (getattr(self, name),))
+
 
 def plan(request: Request) -> list[Job]:
     """The jobs of a sweep, those of one cell (all algorithms) together, trial by trial and draw by draw.
@@ -52,13 +57,21 @@ def plan(request: Request) -> list[Job]:
     """
     for name, number in (("draws", request.draws), ("trials", request.trials)):
         if number < 1:
-            raise HparamError(f"A sweep needs at least one of --{name}, not {number}.")
+            raise HparamError(f"A sweep needs at least one of its {name}, not {number}.")
     algorithms = list(dict.fromkeys(ALGORITHMS.canonical_name(name) for name in request.algorithms))
+    datasets = list(dict.fromkeys(card(name).name for name in request.datasets))
+    _check_names(request, datasets, algorithms)
     jobs = []
-    for dataset in dict.fromkeys(card(name).name for name in request.datasets):
+    for dataset in datasets:
         resolved = recipe(request.recipe, dataset, **request.fields)
+        by_hand = {
+            algorithm: {
+                name: value for name, value in request.overrides.items() if name in search_space(algorithm, dataset)
+            }
+            for algorithm in algorithms
+        }
         jobs += [
-            make_job(dataset, algorithm, tested, resolved, draw, trial, request.overrides)
+            make_job(dataset, algorithm, tested, resolved, draw, trial, by_hand[algorithm])
             for trial in range(request.trials)
             for draw in range(request.draws)
             for tested in tested_domains(request, dataset)
@@ -67,16 +80,24 @@ def plan(request: Request) -> list[Job]:
     return jobs
 
 
+def _check_names(request: Request, datasets: list[str], algorithms: list[str]) -> None:
+    """A domain must be in one of the datasets, and a hyperparameter in one of the algorithms' spaces."""
+    domains = [domain for dataset in datasets for domain in card(dataset).domains]
+    for name in request.test_domains:
+        if name not in domains:
+            raise DataError(f"{' and '.join(datasets)} has no domain '{name}'.{did_you_mean(name, domains)}")
+    spaces = Space().union(search_space(algorithm, dataset) for algorithm in algorithms for dataset in datasets)
+    spaces.checked(request.overrides)
+
+
 def tested_domains(request: Request, dataset: str) -> list[tuple[str, ...]]:
     """The sets of domains that are tested together, in the protocol's order."""
     listed = PROTOCOLS[request.protocol](card(dataset))
-    if not request.test_domains:
-        return listed
-    known = card(dataset).domains
-    for name in request.test_domains:
-        if name not in known:
-            raise DataError(f"{dataset} has no domain '{name}'.{did_you_mean(name, list(known))}")
-    return [tested for tested in listed if set(tested) <= set(request.test_domains)]
+    wanted = set(request.test_domains) or set(card(dataset).domains)
+    tested = [domains for domains in listed if set(domains) <= wanted]
+    if not tested:
+        raise DataError(f"None of the domains {', '.join(request.test_domains)} is in {dataset}; leave {dataset} out.")
+    return tested
 
 
 def remember_plan(jobs: Sequence[Job], store: Store) -> None:
@@ -90,6 +111,7 @@ def remember_plan(jobs: Sequence[Job], store: Store) -> None:
                 "test_domains": list(job.test_domains),
                 "draw": job.draw,
                 "trial": job.trial,
+                "setting": job.setting,
             }
             for job in jobs
         ),

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.forkserver import ForkServer
 from shiftbed.sweeps.leases import PATIENCE_SECONDS, LeaseWatch
@@ -32,6 +33,8 @@ class Seat:
     connection: Connection
     pid: int | None = None
     job: Job | None = None
+    looked: float = 0.0
+    seen_done: bool = False
 
 
 @dataclass
@@ -112,6 +115,7 @@ class LocalPool:
             while progress.left:
                 self._fill_seats()
                 self._hear()
+                self._leave_sleepers()
                 on_change(progress)
         finally:
             self._dismiss()
@@ -145,7 +149,7 @@ class LocalPool:
         return all(job.id in self._progress.elsewhere for job in self._waiting)
 
     def _assign(self, seat: Seat, job: Job) -> None:
-        seat.job = job
+        seat.job, seat.looked, seat.seen_done = job, time.monotonic(), False
         self._progress.running[job.id] = 0.0
         try:
             seat.connection.send_bytes(canonical(job.describe()))
@@ -162,6 +166,8 @@ class LocalPool:
                 continue
             if message["event"] == "ready":
                 seat.pid = message["pid"]
+            elif message["event"] == "broken":
+                raise ShiftbedError(f"Workers cannot start: {message['why']}")
             elif message["event"] == "step":
                 self._progress.running[message["id"]] = message["share"]
             else:
@@ -174,7 +180,8 @@ class LocalPool:
 
     def _settle(self, seat: Seat, message: dict[str, Any]) -> None:
         job, seat.job = seat.job, None
-        assert job is not None
+        if job is None:
+            return
         self._progress.running.pop(job.id, None)
         if message["event"] == "failed":
             self._progress.failed[job.id] = message["why"]
@@ -182,6 +189,23 @@ class LocalPool:
             self._waiting.append(job)  # somebody else finished it, which the next look will show
         else:
             self._end(job, message["outcome"])
+
+    def _leave_sleepers(self) -> None:
+        """Gives up workers whose job somebody else has finished: stopped or hung, they may never say so themselves."""
+        now = time.monotonic()
+        for seat in [seat for seat in self._seats if seat.job is not None and now - seat.looked > LOOK_SECONDS]:
+            seat.looked = now
+            assert seat.job is not None
+            done = self._store.get(JobFiles(seat.job.id).done)
+            if done is None:
+                seat.seen_done = False
+            elif not seat.seen_done:
+                seat.seen_done = True  # its own word is probably on the way
+            else:
+                job, seat.job = seat.job, None
+                self._progress.running.pop(job.id, None)
+                self._end(job, json.loads(done)["status"])
+                _send_signal(seat, signal.SIGKILL)
 
     def _end(self, job: Job, outcome: str) -> None:
         self._progress.elsewhere.discard(job.id)
@@ -203,9 +227,9 @@ class LocalPool:
         if deaths < MOST_DEATHS:
             self._waiting.appendleft(job)
         else:
-            self._progress.failed[job.id] = (
-                f"its worker process died {deaths} times at the same point (out of memory, or a crash in native code)"
-            )
+            why = f"its worker process died {deaths} times at the same point (out of memory, or a crash in native code)"
+            self._progress.failed[job.id] = why
+            self._store.put_atomic(JobFiles(job.id).failure, canonical({"why": why}))
 
     def _dismiss(self) -> None:
         """Lets the workers save and leave; those that do not are killed."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbed.algorithms import load_code
+from shiftbed.data import card
 from shiftbed.hparams import Value
 from shiftbed.selection import JobRecords
 from shiftbed.sweeps.plan import Request, plan, remember_plan
@@ -59,6 +60,7 @@ def train(
     for path in code:
         load_code(Path(path))
     tested = (test,) if isinstance(test, str) else tuple(test)
+    dataset = card(dataset).name
     job = make_job(dataset, algorithm, tested, find_recipe(recipe, dataset, steps=steps), draw, trial, overrides)
     store = LocalStore(Path(out))
     remember_plan([job], store)

@@ -13,7 +13,7 @@ from typing import Any
 
 from shiftbed.algorithms import ALGORITHMS, load_code
 from shiftbed.data import DATASETS
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, sentence
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.leases import Lease
 from shiftbed.training.job import Job
@@ -57,8 +57,12 @@ class Worker:
         """Answers every job with `ended` or `failed`."""
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
         self.tell(event="ready", pid=os.getpid())
-        for path in code:
-            load_code(path)
+        try:
+            for path in code:
+                load_code(path)
+        except ShiftbedError as error:
+            self.tell(event="broken", why=str(error))
+            return
         with contextlib.suppress(EOFError, ConnectionResetError):
             while not self.stopping:
                 self.run(json.loads(self.connection.recv_bytes()))
@@ -90,10 +94,7 @@ class Worker:
 
     def write_failure(self, job_id: str, error: Exception) -> str:
         """Leaves the failure beside the job; returns it as one sentence."""
-        why = str(error)
-        if not isinstance(error, ShiftbedError):
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            why = f"{type(error).__name__} in {Path(frame.filename).name} line {frame.lineno}: {error}"
+        why = sentence(error)
         details = {"why": why, "traceback": "".join(traceback.format_exception(error))}
         with contextlib.suppress(ShiftbedError):  # the store itself may be what failed
             self.store.put_atomic(JobFiles(job_id).failure, canonical(details))

@@ -55,6 +55,12 @@ class TaskData:
     def __init__(self, job: Job) -> None:
         self.tensors = domain_tensors(job.dataset, job.recipe.image_size)
         self.batch_size = int(job.hparams["batch_size"])
+        smallest = min(job.task.of_role("train"), key=lambda split: len(split.indices))
+        if not 1 <= self.batch_size <= len(smallest.indices):
+            raise DataError(
+                f"A batch of {self.batch_size} cannot be drawn from the {len(smallest.indices)} training examples of "
+                f"domain '{smallest.domain}' of {job.dataset}; set batch_size between 1 and that."
+            )
         self.streams = {
             split.domain: Stream(philox_key(*job.cell, split.domain), split.indices, job.recipe.sampling)
             for split in job.task.of_role("train")

@@ -2,15 +2,16 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import card
 from shiftbed.errors import StoreError
-from shiftbed.hashing import canonical
+from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import Space, Value, shared_space
+from shiftbed.networks import NETWORKS
 from shiftbed.protocols import Task, leave_out
 from shiftbed.training.recipes import Recipe
 
@@ -28,6 +29,7 @@ class Job:
     Attributes:
         draw: The draw's number, for people; the id holds the values it stands for.
         hparams: The resolved hyperparameter values.
+        overrides: Those of them that were set by hand.
     """
 
     dataset: str
@@ -37,6 +39,7 @@ class Job:
     trial: int
     hparams: Mapping[str, Value]
     recipe: Recipe
+    overrides: Mapping[str, Value] = field(default_factory=dict)
 
     @cached_property
     def task(self) -> Task:
@@ -48,6 +51,13 @@ class Job:
         """What it shares with the jobs of other algorithms and draws: they see the same streams and initial weights."""
         return [self.dataset, card(self.dataset).version, self.task.fingerprint, self.trial]
 
+    @property
+    def setting(self) -> str:
+        """What jobs must share to stand in one table: dataset, recipe, hyperparameters set by hand, domains tested."""
+        how = [self.recipe.name, self.recipe.arithmetic(), self.recipe.holdout, self.recipe.fixed]
+        about = [self.dataset, card(self.dataset).version, how, dict(self.overrides), len(self.test_domains)]
+        return digest(about)[:ID_DIGITS]
+
     @cached_property
     def id(self) -> str:
         """The first 20 digits of the SHA-256 of the canonical JSON of what defines the result."""
@@ -56,6 +66,7 @@ class Job:
             ID_SCHEMA,
             *self.cell,
             self.recipe.arithmetic(),
+            NETWORKS[self.recipe.network].revision,
             None,  # the digest of the initial weights, when they are not random
             NUMERICS,
             self.algorithm,
@@ -76,6 +87,8 @@ class Job:
             "draw": self.draw,
             "trial": self.trial,
             "hparams": dict(self.hparams),
+            "overrides": dict(self.overrides),
+            "setting": self.setting,
             "recipe": self.recipe.model_dump(),
             "numerics": NUMERICS,
             "splits": [
@@ -99,6 +112,7 @@ class Job:
             trial=description["trial"],
             hparams=description["hparams"],
             recipe=Recipe(**description["recipe"]),
+            overrides=description["overrides"],
         )
         if job.id != description["id"]:
             raise StoreError(
@@ -129,8 +143,11 @@ def make_job(
         HparamError: A hyperparameter set by hand does not exist.
     """
     algorithm = ALGORITHMS.canonical_name(algorithm)
+    by_hand = dict(overrides or {})
     space = search_space(algorithm, dataset)
-    space.check(overrides or {})
+    by_hand = space.checked(by_hand)
     fixed = {name: value for name, value in recipe.fixed.items() if name in space}
-    hparams = {**space.draw(draw, trial), **fixed, **(overrides or {})}
-    return Job(card(dataset).name, algorithm, test_domains, draw, trial, hparams, recipe)
+    hparams = {**space.draw(draw, trial), **fixed, **by_hand}
+    order = list(card(dataset).domains)
+    tested = sorted(set(test_domains), key=lambda name: (order.index(name) if name in order else -1, name))
+    return Job(card(dataset).name, algorithm, tuple(tested), draw, trial, hparams, recipe, by_hand)

@@ -7,13 +7,16 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
+from shiftbed.algorithms.state import unsaved
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.training.job import Job
+from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import Store
 from shiftbed.training.trainer import Row, Trainer
 
@@ -61,13 +64,15 @@ def run_job(
     files = JobFiles(job.id)
     finished = store.get(files.done)
     if finished is not None:
-        _forget_checkpoint(store, files)
+        _tidy(store, files)
         return json.loads(finished)["status"]
-    store.create_exclusive(files.job, canonical(job.describe()))
+    if not store.create_exclusive(files.job, canonical(job.describe())):
+        # The evaluation interval is not in the id: whoever came first has set it, and all rows follow it.
+        described = json.loads(store.get(files.job) or b"")
+        job = replace(job, recipe=Recipe(**described["recipe"]))
     started = time.perf_counter()
     with one_thread():
-        trainer = Trainer(job)
-        rows = resume(trainer, store, files)
+        trainer, rows = resume(job, store, files)
         first = trainer.step
         outcome = _train(trainer, rows, store, files, on_step, should_stop)
         _add_times(store, files, steps=trainer.step - first, seconds=time.perf_counter() - started)
@@ -92,39 +97,48 @@ def _train(
         on_step(trainer.step + 1, trainer.advance())
         if trainer.step % recipe.evaluate_every and trainer.step < recipe.steps:
             continue
+        row = trainer.evaluate()
         if trainer.diverged_at() is not None:
             return "diverged"
-        rows.append(trainer.evaluate())
+        rows.append(row)
         save(trainer, rows, store, files)
         # A process that slept through another's finish must not go on for nothing.
         if trainer.step < recipe.steps and store.get(files.done) is not None:
+            _tidy(store, files)
             return "stopped"
     return "done"
 
 
 def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles) -> None:
-    """Saves records, then the checkpoint that covers them: a checkpoint without its records would lose rows."""
-    store.put_atomic(files.records, b"".join(canonical(row) + b"\n" for row in rows))
-    store.put_atomic(files.checkpoint, encode_checkpoint(trainer, rows))
+    """Saves records, then the checkpoint that covers them: a checkpoint without its records would lose rows.
+
+    An algorithm with state that cannot be saved gets no checkpoint: interrupted, its job starts over, to the same end.
+    """
+    store.put_atomic(files.records, encode_records(rows))
+    if not unsaved(trainer.algorithm):
+        store.put_atomic(files.checkpoint, encode_checkpoint(trainer, rows))
 
 
-def resume(trainer: Trainer, store: Store, files: JobFiles) -> list[Row]:
-    """Brings a new trainer to the last checkpoint.
+def resume(job: Job, store: Store, files: JobFiles) -> tuple[Trainer, list[Row]]:
+    """A trainer at the last checkpoint, with the rows up to it; later rows are dropped and will be computed again.
 
-    Returns:
-        The rows up to the checkpoint; later ones are dropped, they will be computed again. If rows before it are
-        missing (another process wrote over them), the trainer stays at the start: starting over gives the same result,
-        going on would lose them.
+    It is a trainer at the start if there is no checkpoint, if rows before it are missing (another process wrote over
+    them), or if it does not fit a new object of the algorithm's class: starting over gives the same result.
     """
     data = store.get(files.checkpoint)
-    checkpoint = decode_checkpoint(data, trainer.job) if data else None
-    if checkpoint is None:
-        return []
-    rows = [row for row in parse_records(store.get(files.records)) if row["step"] <= checkpoint["state"]["step"]]
-    if [row["step"] for row in rows] != checkpoint["recorded"]:
-        return []
-    trainer.load_state(checkpoint["state"])
-    return rows
+    checkpoint = decode_checkpoint(data, job) if data else None
+    if checkpoint is not None:
+        step = checkpoint["state"]["step"]
+        rows = [row for row in parse_records(store.get(files.records)) if row["step"] <= step]
+        trainer = Trainer(job)
+        if [row["step"] for row in rows] == checkpoint["recorded"] and trainer.load_state(checkpoint["state"]):
+            return trainer, rows
+    return Trainer(job), []
+
+
+def encode_records(rows: list[Row]) -> bytes:
+    """Records as JSON lines."""
+    return b"".join(canonical(row) + b"\n" for row in rows)
 
 
 def parse_records(data: bytes | None) -> list[Row]:
@@ -183,10 +197,14 @@ def _finish(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, ou
     # The rows are in `done` itself: a late writer can still replace the record file, but never this.
     result = {"status": outcome, "step": trainer.diverged_at() or trainer.step, "records": rows}
     store.create_exclusive(files.done, canonical(result))
-    _forget_checkpoint(store, files)
+    _tidy(store, files)
 
 
-def _forget_checkpoint(store: Store, files: JobFiles) -> None:
+def _tidy(store: Store, files: JobFiles) -> None:
+    """Empties the checkpoint of a finished job, and brings its record file back to what `done` says."""
+    rows = encode_records(json.loads(store.get(files.done) or b"")["records"])
+    if store.get(files.records) != rows:
+        store.put_atomic(files.records, rows)
     if store.get(files.checkpoint):
         store.put_atomic(files.checkpoint, b"")
 

@@ -103,6 +103,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        file = next(parent for parent in path.parents if parent.is_file() or parent == parent.parent)
+        return StoreError(f"Cannot {verb} {path}: {file} is a file, not a folder; choose another folder.")
     advice = {
         errno.ENOSPC: "the disk is full; make room and run the same command again, nothing computed is lost",
         errno.EDQUOT: "the disk quota is used up; make room and run the same command again, nothing computed is lost",

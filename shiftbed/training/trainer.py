@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm
 from shiftbed.data import card
+from shiftbed.errors import AlgorithmError
 from shiftbed.protocols import Split
 from shiftbed.training.batches import TaskData, as_model_input
 from shiftbed.training.job import Job
@@ -44,6 +45,9 @@ class Trainer:
         self.algorithm.train()
         self.algorithm.rng = reseed(self.job.id, self.step, "update")
         metrics = self.algorithm.update(self.data.batches(self.step), None)
+        if not isinstance(metrics, dict):
+            name = type(self.algorithm).__name__
+            raise AlgorithmError(f"{name}.update() returned {metrics!r}; it must return a dict of numbers to watch.")
         loss = torch.as_tensor(metrics.get("loss", 0.0))
         bad = torch.where(torch.isfinite(loss), math.inf, float(self.step + 1))
         self._bad_step = torch.minimum(self._bad_step, bad)
@@ -51,7 +55,7 @@ class Trainer:
         return metrics
 
     def diverged_at(self) -> int | None:
-        """The first step whose loss was not finite, or None."""
+        """The first step whose loss, or at whose evaluation an output, was not finite, or None."""
         return None if math.isinf(self._bad_step) else int(self._bad_step)
 
     def evaluate(self) -> Row:
@@ -62,22 +66,27 @@ class Trainer:
         return {"step": self.step, "splits": {split.name: self._evaluate_split(split) for split in splits}}
 
     @torch.inference_mode()
-    def _evaluate_split(self, split: Split) -> dict[str, float | int | None]:
+    def _evaluate_split(self, split: Split) -> dict[str, float | int]:
         inputs, labels = self.data.whole(split)
         logits = torch.cat([self.algorithm.predict(as_model_input(x)) for x in inputs.split(EVALUATION_BATCH)])
-        correct = int((logits.argmax(1) == labels).sum())
-        loss = F.cross_entropy(logits.double(), labels).item()
-        return {"accuracy": correct / len(labels), "loss": loss if math.isfinite(loss) else None, "count": len(labels)}
+        if not torch.isfinite(logits).all():  # the first class would win, and sometimes a table
+            self._bad_step = torch.minimum(self._bad_step, torch.tensor(float(self.step)))
+        accuracy = int((logits.argmax(1) == labels).sum()) / len(labels)
+        return {"accuracy": accuracy, "loss": F.cross_entropy(logits.double(), labels).item(), "count": len(labels)}
 
     def state(self) -> dict[str, Any]:
         """All that the next step depends on."""
         return {"step": self.step, "bad_step": self._bad_step, "algorithm": self.algorithm.state_dict()}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Continues from a saved state."""
+    def load_state(self, state: dict[str, Any]) -> bool:
+        """Continues from a saved state; False if a new object of the algorithm's class cannot take it."""
+        try:
+            self.algorithm.load_state_dict(state["algorithm"])
+        except Exception:  # a class may build networks, buffers or optimizers as it trains; torch raises many errors
+            return False
         self.step = state["step"]
         self._bad_step = state["bad_step"]
-        self.algorithm.load_state_dict(state["algorithm"])
+        return True
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The tensors of the algorithm, each once (`network` shares those of its parts), for a file anyone can load."""

@@ -47,6 +47,7 @@ class Injected:
         return np.array(self.order)
 
     def beta(self, a, b, size):
+        self.parameters = (a, b)
         return np.array(self.shares)
 
 
@@ -91,6 +92,12 @@ def test_irm_s_penalty_lets_the_gradient_through():
     assert logits.grad is not None and logits.grad.abs().sum() > 0
 
 
+def test_irm_s_penalty_can_be_negative():
+    logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
+    _, metrics = on_logits("IRM").objective(Batches.of([(logits, torch.tensor([0, 1]))]), 0)
+    assert metrics["penalty"].item() < -0.1
+
+
 def test_irm_of_zero_logits_and_of_equal_halves():
     algorithm = on_logits("IRM")
     _, metrics = algorithm.objective(Batches.of([(torch.zeros_like(S1), Y1)]), 0)
@@ -115,6 +122,15 @@ def test_groupdro_s_weights_and_loss_are_the_golden_ones():
     loss, metrics = algorithm.objective(LOGITS, 0)
     assert metrics["q"].tolist() == pytest.approx([0.50167532, 0.49832468], abs=1e-8)
     assert loss.item() == pytest.approx(0.55568932, abs=1e-8)
+
+
+def test_groupdro_s_gradient_treats_its_weights_as_constants():
+    algorithm = on_logits("GroupDRO", groupdro_eta=0.5)
+    s1, s2 = S1.clone().requires_grad_(), S2.clone().requires_grad_()
+    loss, metrics = algorithm.objective(Batches.of([(s1, Y1), (s2, Y2)]), 0)
+    (found,) = torch.autograd.grad(loss, s1)
+    (alone,) = torch.autograd.grad(F.cross_entropy(s1, Y1), s1)
+    assert torch.allclose(found, metrics["q"][0] * alone, atol=1e-14)
 
 
 def test_groupdro_s_weights_follow_the_risks():
@@ -153,6 +169,21 @@ def test_coral_s_penalty_is_the_golden_one():
     assert mean_pairwise_distance(means).item() / 2 == pytest.approx(2.03125, abs=1e-12)
 
 
+def test_coral_s_loss_is_the_mean_risk_plus_gamma_times_the_penalty():
+    algorithm = make("CORAL", mmd_gamma=3.0)
+    algorithm.featurizer, algorithm.classifier = nn.Identity(), nn.Linear(2, 3).double()
+    with torch.no_grad():
+        algorithm.classifier.weight.zero_()
+        algorithm.classifier.bias.zero_()
+    z1, z2 = Z1.clone().requires_grad_(), Z2.clone().requires_grad_()
+    loss, _ = algorithm.objective(Batches.of([(z1, Y1), (z2, Y2)]), 0)
+    assert loss.item() == pytest.approx(math.log(3) + 3 * 23.34201389, abs=1e-7)
+    loss.backward()
+    first = algorithm.objective(Batches.of([(Z1 + 1e-6 * torch.eye(4, 2), Y1), (Z2, Y2)]), 0)[0]
+    change = (z1.grad * torch.eye(4, 2)).sum().item()
+    assert (first - loss).item() / 1e-6 == pytest.approx(change, rel=1e-4), "both moments let the gradient through"
+
+
 def test_coral_s_invariances():
     generator = torch.Generator().manual_seed(3)
     z1, z2 = (torch.randn(6, 5, dtype=torch.float64, generator=generator) for _ in range(2))
@@ -180,10 +211,11 @@ def test_coral_with_unequal_batches():
 
 
 def test_mixup_s_loss_is_the_golden_one():
-    algorithm = on_logits("Mixup")
+    algorithm = on_logits("Mixup", mixup_alpha=0.4)
     algorithm.rng = Injected([0, 1], [0.3, 0.7])  # the second pair is the first, seen from its other end
     loss, _ = algorithm.objective(LOGITS, 0)
     assert loss.item() == pytest.approx(0.93913671, abs=1e-8)
+    assert algorithm.rng.parameters == (0.4, 0.4)
 
 
 def test_mixup_pairs_a_cycle_of_the_permutation():

@@ -1,10 +1,18 @@
+import hashlib
+
 import numpy as np
 import pytest
 from scipy import ndimage
 
 from shiftbed.data import DATASETS, load
-from shiftbed.data.digits import ANGLES, COLOUR_FLIPS, LABEL_NOISE
+from shiftbed.data.digits import ANGLES, COLOUR_FLIPS, CONSTRUCTION_SEED, shuffled_digits
 from shiftbed.data.look import contact_sheet
+
+GOLDEN_CONTENT = {
+    "ColoredDigits": "3ec5003be5bbfd42",
+    "EmojiStyles": "3539359fb0cec271",
+    "RotatedDigits": "dadcb234556bff42",
+}
 
 
 @pytest.mark.parametrize("name", ["ColoredDigits", "EmojiStyles", "RotatedDigits"])
@@ -36,10 +44,18 @@ def test_colours_agree_with_labels_as_often_as_they_should(name, flip):
     assert abs(disagree - flip) < 4 * np.sqrt(flip * (1 - flip) / len(domain))
 
 
-def test_labels_of_coloured_digits_are_noisy_and_balanced():
-    labels = np.concatenate([domain.labels for domain in load("ColoredDigits").domains])
-    assert abs(labels.mean() - 0.5) < 0.05
-    assert LABEL_NOISE == 0.25
+def test_a_quarter_of_the_labels_of_coloured_digits_is_flipped():
+    _, digits = shuffled_digits(np.random.Generator(np.random.PCG64(CONSTRUCTION_SEED)))
+    flipped = np.concatenate(
+        [domain.labels != (digits[i::3] < 5) for i, domain in enumerate(load("ColoredDigits").domains)]
+    )
+    assert abs(flipped.mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / len(flipped))
+
+
+@pytest.mark.parametrize(("name", "expected"), GOLDEN_CONTENT.items())
+def test_the_content_of_a_version_never_changes(name, expected):
+    parts = [domain.inputs.tobytes() + domain.labels.tobytes() for domain in load(name).domains]
+    assert hashlib.sha256(b"".join(parts)).hexdigest()[:16] == expected, "raise the card's version"
 
 
 def test_rotated_digits_turn_counter_clockwise():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shiftbed.errors import ShiftbedError
 from shiftbed.sweeps.leases import Lease, LeaseWatch
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool
@@ -146,6 +147,30 @@ def test_ctrl_c_saves_and_says_how_to_continue(tmp_path):
     assert not [pid for pid in holders(tmp_path) if signal_if_alive(pid, 0)], "no worker is left"
 
 
+def test_a_launcher_leaves_its_own_sleeping_worker_when_another_has_finished_the_job(tmp_path):
+    jobs = plan(Request("ColoredDigits", "ERM", test_domains=["-90%"], fields={"steps": 2000}))
+    command = [sys.executable, "-m", "shiftbed", "sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%"]
+    launcher = subprocess.Popen([*command, "--steps", "2000", "--out", str(tmp_path)], stdout=subprocess.DEVNULL)
+    while not holders(tmp_path):
+        assert launcher.poll() is None
+        time.sleep(0.05)
+    (sleeper,) = holders(tmp_path)
+    os.kill(sleeper, signal.SIGSTOP)
+    result = {"status": "done", "step": 2000, "records": []}  # as if another launcher had been faster
+    LocalStore(tmp_path).create_exclusive(JobFiles(jobs[0].id).done, json.dumps(result).encode())
+    assert launcher.wait(timeout=30) == 0
+    assert not signal_if_alive(sleeper, 0)
+
+
+def test_code_that_only_workers_cannot_run_is_one_sentence(tmp_path):
+    code = tmp_path / "mine.py"
+    code.write_text("import multiprocessing, os\nassert 'PYTEST_ONLY' in os.environ, 'not here'\n" + FAILING)
+    request = Request("ColoredDigits", "ERM", fields={"steps": 2})
+    pool = LocalPool(LocalStore(tmp_path / "sweep"), 1, [code])
+    with pytest.raises(ShiftbedError, match=r"Workers cannot start: .*mine\.py cannot be run: AssertionError: not here"):
+        pool.run(plan(request))
+
+
 FAILING = """
 from shiftbed.algorithms import ERM, Space, constant, register
 
@@ -176,8 +201,8 @@ def test_a_failing_job_stops_no_other_and_is_tried_again(tmp_path):
     command += ["--steps", "5", "--out", str(tmp_path / "sweep"), "--code", str(code)]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 1
-    assert "1 jobs done" in ended.stdout and "RuntimeError in mine.py line 10: no luck" in ended.stdout
-    assert ended.stderr.strip() == "shiftbed: 1 jobs failed; the same command tries them again."
+    assert "1 job done" in ended.stdout and "RuntimeError in mine.py line 10: no luck" in ended.stdout
+    assert ended.stderr.strip() == "shiftbed: 1 job failed; the same command tries again."
     status = sweep_status(LocalStore(tmp_path / "sweep"))
     assert (status.count("done"), status.count("failed")) == (1, 1)
     code.write_text(FAILING.replace("constant(True)", "constant(False)"))

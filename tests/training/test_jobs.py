@@ -10,10 +10,10 @@ from shiftbed.training.recipes import recipe
 from tests.conftest import tiny_job
 
 GOLDEN = {
-    ("ColoredDigits", "ERM", "-90%", 0, 0): "39a6fec088e557848817",
-    ("EmojiStyles", "CORAL", "noto", 0, 0): "6208c8e94e6485c401ba",
-    ("EmojiStyles", "CORAL", "noto", 2, 1): "507068caedd068850da1",
-    ("RotatedDigits", "IRM", "75", 1, 0): "4533fb0dc2b69ace38cb",
+    ("ColoredDigits", "ERM", "-90%", 0, 0): "030c4aa6fbf3fe8cf4a5",
+    ("EmojiStyles", "CORAL", "noto", 0, 0): "ddf1b7ef7b71c576b657",
+    ("EmojiStyles", "CORAL", "noto", 2, 1): "cf1e15d5aae5d1e1b901",
+    ("RotatedDigits", "IRM", "75", 1, 0): "843709bd75f61c49e528",
 }
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load as load_safetensors
 
 from shiftbed.algorithms import ERM, register
-from shiftbed.errors import StoreError
+from shiftbed.errors import AlgorithmError, DataError, StoreError
 from shiftbed.training import run, store
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
@@ -89,6 +89,70 @@ def test_a_job_whose_loss_is_not_finite_ends_as_diverged_with_its_last_good_reco
     assert run_job(job, local) == "diverged"
     result = finished(local, job)
     assert (result["step"], [row["step"] for row in result["records"]]) == (3, [2])
+
+
+def test_a_bad_loss_before_a_stop_is_not_forgotten(local):
+    class OnceBad(ERM):
+        def update(self, minibatches, unlabeled=None):
+            metrics = super().update(minibatches)
+            return {"loss": metrics["loss"] * (float("inf") if self.step == 3 else 1)}
+
+    register()(OnceBad)
+    job = tiny_job("OnceBad")
+    made = []
+    stop = {"should_stop": lambda: len(made) == 3, "on_step": lambda step, _: made.append(step)}
+    assert run_job(job, local, **stop) == "stopped"
+    assert run_job(job, local) == "diverged"
+    assert finished(local, job)["step"] == 3
+
+
+def test_outputs_that_are_not_numbers_are_divergence_and_not_the_first_class(local):
+    class Breaking(ERM):
+        def update(self, minibatches, unlabeled=None):
+            super().update(minibatches)
+            if self.step == 6:
+                torch.nn.init.constant_(self.classifier.weight, float("nan"))
+            return {}
+
+    register()(Breaking)
+    job = tiny_job("Breaking")
+    assert run_job(job, local) == "diverged"
+    result = finished(local, job)
+    assert (result["step"], [row["step"] for row in result["records"]]) == (6, [2, 4])
+
+
+def test_whoever_comes_first_sets_the_evaluation_interval(local):
+    first, second = tiny_job("ERM", steps=8, every=4), tiny_job("ERM", steps=8, every=2)
+    made = []
+    run_job(first, local, should_stop=lambda: len(made) == 5, on_step=lambda step, _: made.append(step))
+    run_job(second, local)
+    assert [row["step"] for row in finished(local, first)["records"]] == [4, 8]
+
+
+def test_a_late_process_leaves_a_finished_job_tidy(local):
+    job = tiny_job("ERM")
+    run_job(job, local)
+    files = JobFiles(job.id)
+    records = local.get(files.records)
+    local.put_atomic(files.records, b"")
+    local.put_atomic(files.checkpoint, b"late")
+    run_job(job, local)
+    assert local.get(files.records) == records and local.get(files.checkpoint) == b""
+
+
+def test_a_batch_larger_than_a_domain_is_refused(local):
+    with pytest.raises(DataError, match="A batch of 481 cannot be drawn from the 480 training examples"):
+        run_job(tiny_job("ERM", batch_size=481), local)
+
+
+def test_an_update_that_returns_nothing_is_refused(local):
+    class Silent(ERM):
+        def update(self, minibatches, unlabeled=None):
+            super().update(minibatches)
+
+    register()(Silent)
+    with pytest.raises(AlgorithmError, match=r"Silent.update\(\) returned None"):
+        run_job(tiny_job("Silent"), local)
 
 
 def test_checkpoints_of_other_jobs_and_newer_formats_are_refused(local, monkeypatch):

@@ -1,5 +1,7 @@
+import os
 import threading
 
+from shiftbed.training import store
 from shiftbed.training.store import LocalStore
 
 
@@ -13,6 +15,36 @@ def test_the_four_operations(tmp_path):
     assert local.get("a/c") == b"3"
     assert sorted(local.list("a")) == ["a/b", "a/c"]
     assert local.get("a/b/c") is None, "below a file there is nothing"
+
+
+def test_the_order_of_what_reaches_the_disk(tmp_path, monkeypatch):
+    """File before name, name before folder: any other order can lose or tear a file in a power cut."""
+    log = []
+
+    class Watched:
+        def __getattr__(self, name):
+            real = getattr(os, name)
+
+            def call(*arguments):
+                log.append(name)
+                return real(*arguments)
+
+            return call if name in ("write", "fsync", "replace", "link") else real
+
+    local = LocalStore(tmp_path)
+    monkeypatch.setattr(store, "os", Watched())
+    local.put_atomic("a", b"1")
+    assert log == ["write", "fsync", "replace", "fsync"]
+    log.clear()
+    local.create_exclusive("b", b"1")
+    assert log == ["write", "fsync", "link", "fsync"]
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    real = os.write
+    monkeypatch.setattr(store.os, "write", lambda file, data: real(file, bytes(data[:7])))
+    LocalStore(tmp_path).put_atomic("a", bytes(range(100)))
+    assert (tmp_path / "a").read_bytes() == bytes(range(100))
 
 
 def test_of_many_creators_one_wins_and_its_bytes_stay(tmp_path):

@@ -1,0 +1,90 @@
+"""The whole state of an algorithm, as plain values and tensors that load without running code.
+
+`nn.Module` knows parameters and buffers. Classes written elsewhere keep more: optimizers and schedulers, counters,
+tensors, flags. What is understood is saved; what is not is named, so that the engine can start such a job over instead
+of resuming it wrongly.
+"""
+
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng"}
+HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+
+
+def capture(algorithm: nn.Module) -> dict[str, Any]:
+    """What `nn.Module` leaves out: optimizers (anything with a state of its own), plain values, and what is frozen."""
+    return {
+        "stateful": {name: value.state_dict() for name, value in _attributes(algorithm) if _stateful(value)},
+        "plain": {name: _encoded(value) for name, value in _attributes(algorithm) if _plain(value)},
+        "trainable": [parameter.requires_grad for parameter in algorithm.parameters()],
+    }
+
+
+def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
+    """Gives a new object what `capture` saved of another."""
+    for name, value in state["plain"].items():
+        setattr(algorithm, name, value)
+    for name, value in state["stateful"].items():
+        getattr(algorithm, name).load_state_dict(value)
+    for parameter, trainable in zip(algorithm.parameters(), state["trainable"], strict=True):
+        parameter.requires_grad_(trainable)
+
+
+def unsaved(algorithm: nn.Module) -> list[str]:
+    """The attributes whose state a checkpoint would lose."""
+    own = {id(tensor) for tensor in (*algorithm.parameters(), *algorithm.buffers())}
+    optimizers = {id(value) for _, value in _attributes(algorithm) if isinstance(value, torch.optim.Optimizer)}
+    lost = []
+    for name, value in _attributes(algorithm):
+        tensors = list(_tensors(value))
+        if tensors and all(id(tensor) in own for tensor in tensors):
+            continue  # a list of the network's own parameters comes with the network
+        saved = _plain(value) and not any(tensor.requires_grad or id(tensor) in own for tensor in tensors)
+        # A scheduler that drives a discarded optimizer would come back driving the new one.
+        attached = _stateful(value) and id(getattr(value, "optimizer", None)) in {*optimizers, id(None)}
+        if not (saved or attached or isinstance(value, HARMLESS)):
+            lost.append(name)
+    return lost
+
+
+def _attributes(algorithm: nn.Module) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in vars(algorithm).items() if name not in MODULE_ATTRIBUTES]
+
+
+def _stateful(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not isinstance(value, nn.Module)
+
+
+def _plain(value: Any) -> bool:
+    """Whether `torch.load(weights_only=True)` gives the value back."""
+    if type(value) is dict:
+        return all(type(key) in (str, int) and _plain(item) for key, item in value.items())
+    if type(value) in (list, tuple):
+        return all(_plain(item) for item in value)
+    return value is None or type(value) in (bool, int, float, str, torch.Tensor) or isinstance(value, np.generic)
+
+
+def _encoded(value: Any) -> Any:
+    """A copy for saving; NumPy's numbers become Python's, which are equal."""
+    if isinstance(value, dict):
+        return {key: _encoded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_encoded(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,84 @@
+"""Users' files: what registering one does to names and revisions."""
+
+import random
+
+import pytest
+
+from shiftbed.algorithms import ALGORITHMS, load_code
+from shiftbed.errors import AlgorithmError
+
+MINE = """
+from shiftbed.algorithms import register
+from shiftbed.algorithms.alignment import CORAL
+{imports}
+
+@register()
+class Mine(CORAL):
+    pass
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(name, text):
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+def revision_of(path):
+    load_code(path)
+    return ALGORITHMS["Mine"].revision
+
+
+def test_a_change_of_the_file_is_another_revision(write):
+    first = revision_of(write("mine.py", MINE.format(imports="")))
+    assert first == revision_of(write("mine.py", MINE.format(imports="")))
+    assert first != revision_of(write("mine.py", MINE.format(imports="# changed")))
+
+
+def test_a_change_of_a_helper_beside_it_is_another_revision(write, monkeypatch):
+    import sys
+
+    path = write("mine.py", MINE.format(imports="from my_helper import weight"))
+    write("my_helper.py", "def weight(): return 1")
+    first = revision_of(path)
+    write("my_helper.py", "def weight(): return 2")
+    monkeypatch.delitem(sys.modules, "my_helper")
+    assert first != revision_of(path)
+    monkeypatch.delitem(sys.modules, "my_helper")
+
+
+def test_a_change_of_what_it_builds_on_is_another_revision(write):
+    path = write("mine.py", MINE.format(imports=""))
+    first = revision_of(path)
+    ALGORITHMS.add("CORAL", ALGORITHMS["CORAL"]._replace(revision=99))
+    assert first != revision_of(path)
+
+
+def test_a_file_may_be_called_like_a_standard_module(write):
+    load_code(write("random.py", MINE.format(imports="")))
+    import random as again
+
+    assert again is random and hasattr(again, "Random")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", "registers no algorithm; write @register"),
+        ("def broken(:", "cannot be run: SyntaxError"),
+        (
+            MINE.format(imports="").replace("Mine", "ERM"),
+            "ERM is an algorithm of shiftbed; give your class another name",
+        ),
+        (MINE.format(imports="").replace("pass", "def evaluated(self, results): pass"), "does not call yet"),
+    ],
+)
+def test_files_that_cannot_be_used(write, text, words):
+    with pytest.raises(AlgorithmError, match=words):
+        load_code(write("mine.py", text))
+    assert ALGORITHMS["ERM"].cls.__module__ == "shiftbed.algorithms.base"

@@ -1,0 +1,270 @@
+"""Classes in the many shapes that published code has: interrupted, each ends exactly as if it had not been."""
+
+import copy
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from shiftbed.algorithms import ERM, register
+from shiftbed.algorithms.state import unsaved
+from shiftbed.training.run import JobFiles, run_job
+from shiftbed.training.store import LocalStore
+from shiftbed.training.trainer import Trainer
+from tests.conftest import tiny_job
+
+SHAPES = {}
+
+
+def shape(resumes: bool):
+    """A class to try, and whether its jobs can continue from a checkpoint (otherwise they start over)."""
+
+    def keep(cls):
+        SHAPES[cls.__name__] = (cls, resumes)
+        return cls
+
+    return keep
+
+
+class Pasted(ERM):
+    """The usual body of `update`, with a factor that each shape keeps in its own way."""
+
+    def update(self, minibatches, unlabeled=None):
+        x = torch.cat([x for x, _ in minibatches])
+        y = torch.cat([y for _, y in minibatches])
+        loss = F.cross_entropy(self.network(x), y) * self.factor()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.after(loss)
+        return {"loss": loss.item()}
+
+    def factor(self):
+        return 1.0
+
+    def after(self, loss):
+        pass
+
+
+@shape(resumes=True)
+class PrivateAttribute(Pasted):
+    _seen = 0.0
+
+    def factor(self):
+        return 1 + self._seen
+
+    def after(self, loss):
+        self._seen += loss.item()
+
+
+@shape(resumes=True)
+class NumPyNumber(Pasted):
+    total = np.float64(0)
+
+    def factor(self):
+        return 1 + float(self.total)
+
+    def after(self, loss):
+        self.total = self.total + np.float64(loss.item())
+
+
+@shape(resumes=True)
+class PlainTensor(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.ema = torch.zeros(())
+
+    def factor(self):
+        return 1 + self.ema
+
+    def after(self, loss):
+        self.ema = 0.5 * self.ema + loss.detach()
+
+
+@shape(resumes=True)
+class ChangedHparams(Pasted):
+    def factor(self):
+        return self.hparams.get("weight", 1.0)
+
+    def after(self, loss):
+        self.hparams["weight"] = self.factor() + 1
+
+
+@shape(resumes=True)
+class ProbeThenTune(Pasted):
+    def after(self, loss):
+        self.rounds = getattr(self, "rounds", 0) + 1
+        for parameter in self.featurizer.parameters():
+            parameter.requires_grad_(self.rounds >= 2)
+
+
+@shape(resumes=True)
+class SecondNetwork(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.critic = nn.Linear(128, 1)
+        self.critic_optimizer = torch.optim.SGD(self.critic.parameters(), lr=0.1, momentum=0.9)
+        self.teacher = copy.deepcopy(self.network)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.critic_optimizer, 2)
+
+    def after(self, loss):
+        self.critic_optimizer.zero_grad()
+        self.critic(torch.ones(1, 128)).square().sum().backward()
+        self.critic_optimizer.step()
+        self.scheduler.step()
+        for slow, fast in zip(self.teacher.parameters(), self.network.parameters(), strict=True):
+            slow.data.lerp_(fast.data, 0.1)
+
+    def predict(self, x):
+        return self.teacher(x) + self.critic.bias
+
+
+@shape(resumes=True)
+class OwnParameters(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.params = list(self.network.parameters())
+
+    def after(self, loss):
+        with torch.no_grad():
+            self.params[0].mul_(0.9)
+
+
+@shape(resumes=False)
+class ListOfObjects(Pasted):
+    class MovingAverage:
+        value = 0.0
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.averages = [self.MovingAverage()]
+
+    def factor(self):
+        return 1 + self.averages[0].value
+
+    def after(self, loss):
+        self.averages[0].value += loss.item()
+
+
+@shape(resumes=False)
+class ListOfOptimizers(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.extra = [torch.optim.Adam(self.classifier.parameters(), lr=0.01)]
+
+    def after(self, loss):
+        self.extra[0].step()
+
+
+@shape(resumes=False)
+class NumPyArray(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.history = np.zeros(1)
+
+    def factor(self):
+        return 1 + float(self.history.sum())
+
+    def after(self, loss):
+        self.history = np.append(self.history, loss.item())
+
+
+@shape(resumes=False)
+class Deque(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.recent = deque([0.0], maxlen=3)
+
+    def factor(self):
+        return 1 + sum(self.recent)
+
+    def after(self, loss):
+        self.recent.append(loss.item())
+
+
+@shape(resumes=False)
+class FreeTensor(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.log_weight = torch.zeros((), requires_grad=True)
+        self.weight_optimizer = torch.optim.SGD([self.log_weight], lr=0.1)
+
+    def factor(self):
+        return self.log_weight.exp()
+
+    def after(self, loss):
+        self.weight_optimizer.step()
+
+
+@shape(resumes=False)
+class OrphanedScheduler(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.1)
+        self.rounds = 0
+
+    def after(self, loss):
+        self.rounds += 1
+        if self.rounds == 2:
+            self.optimizer = self.make_optimizer()
+        self.scheduler.step()
+
+
+@shape(resumes=False)
+class BuiltWhileTraining(Pasted):
+    def after(self, loss):
+        self.inner = copy.deepcopy(self.network)
+
+    def predict(self, x):
+        return self.inner(x)
+
+
+@shape(resumes=False)
+class BufferWhileTraining(Pasted):
+    def after(self, loss):
+        self.register_buffer("late", loss.detach())
+
+    def predict(self, x):
+        return super().predict(x) * self.late
+
+
+@shape(resumes=False)
+class OtherOptimizer(Pasted):
+    rounds = 0
+
+    def after(self, loss):
+        self.rounds += 1
+        if self.rounds == 2:
+            self.optimizer = torch.optim.Adam(self.classifier.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_interrupted_it_ends_as_if_it_had_not_been(name, tmp_path):
+    cls, resumes = SHAPES[name]
+    register()(cls)
+    job = tiny_job(name)
+    files = JobFiles(job.id)
+    whole, broken = LocalStore(tmp_path / "whole"), LocalStore(tmp_path / "broken")
+    run_job(job, whole, keep="final")
+    made: list[int] = []
+    run_job(job, broken, keep="final", should_stop=lambda: len(made) == 3, on_step=lambda step, _: made.append(step))
+    run_job(job, broken, keep="final", on_step=lambda step, _: made.append(step))
+    assert broken.get(files.weights) == whole.get(files.weights)
+    assert broken.get(files.done) == whole.get(files.done)
+    assert made == ([1, 2, 3, 4, 5, 6] if resumes else [1, 2, 3, 1, 2, 3, 4, 5, 6])
+
+
+def test_harmless_attributes_are_not_called_unsaved():
+    class Harmless(ERM):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.criterion = F.cross_entropy
+            self.names = ("a", "b")
+            self.criterion_class = nn.CrossEntropyLoss
+            self.nothing = None
+
+    register()(Harmless)
+    assert unsaved(Trainer(tiny_job("Harmless")).algorithm) == []

@@ -1,0 +1,76 @@
+"""One step and one evaluation: what the algorithm is given, in which mode, with which random numbers."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from shiftbed.algorithms import ERM, register
+from shiftbed.data import load
+from shiftbed.training.batches import domain_tensors
+from shiftbed.training.trainer import Trainer
+from tests.conftest import tiny_job
+
+
+def test_a_batch_is_the_next_stretch_of_every_training_domain_s_stream():
+    job = tiny_job("ERM")
+    trainer = Trainer(job)
+    streams = trainer.data.streams
+    assert list(streams) == ["+90%", "+80%"]
+    for split in job.task.of_role("train"):
+        assert np.array_equal(streams[split.domain].indices, split.indices), "training examples and no others"
+    for step in (0, 3):
+        batches = trainer.data.batches(step)
+        for (x, y), domain in zip(batches, streams, strict=True):
+            chosen = streams[domain].take(4 * step, 4)
+            images = load("ColoredDigits")[domain].inputs[chosen].transpose(0, 3, 1, 2)
+            assert torch.equal(x, torch.from_numpy(images).float() / 255)
+            assert y.tolist() == load("ColoredDigits")[domain].labels[chosen].tolist()
+    first, second = (stream.take(0, 1000) for stream in streams.values())
+    assert len(first) == len(second) and not np.array_equal(np.argsort(first), np.argsort(second)), "each its own"
+
+
+def test_larger_images_are_averaged_down():
+    (x, y), original = domain_tensors("EmojiStyles", 32)["noto"], load("EmojiStyles")["noto"]
+    images = torch.from_numpy(original.inputs[:50].transpose(0, 3, 1, 2).copy()).float()
+    assert torch.equal(x[:50].float(), F.avg_pool2d(images, 2).round())
+    assert y.tolist() == original.labels.tolist()
+
+
+def test_modes_and_random_numbers_of_updates_and_evaluations():
+    seen = []
+
+    class Watching(ERM):
+        def update(self, minibatches, unlabeled=None):
+            seen.append(("update", self.training, self.rng.random(), torch.rand(1).item(), np.random.rand()))
+            return super().update(minibatches)
+
+        def predict(self, x):
+            seen.append(("predict", self.training, torch.rand(1).item()))
+            return super().predict(x)
+
+    register()(Watching)
+    trainer = Trainer(tiny_job("Watching"))
+    trainer.advance()
+    trainer.advance()
+    torch.rand(17)
+    trainer.evaluate()
+    trainer.advance()
+    updates = [entry for entry in seen if entry[0] == "update"]
+    assert all(training for _, training, *_ in updates)
+    assert len({draws for entry in updates for draws in entry[2:]}) == 9, "every step draws anew"
+    evaluation = [entry for entry in seen if entry[0] == "predict"]
+    assert evaluation and not any(training for _, training, _ in evaluation)
+    again = Trainer(tiny_job("Watching"))
+    seen.clear()
+    again.step = 2
+    again.evaluate()
+    assert [entry[2] for entry in seen] == [entry[2] for entry in evaluation], "evaluation draws are the step's own"
+
+
+def test_the_optimizer_takes_the_drawn_values():
+    group = Trainer(tiny_job("ERM", lr=0.5, weight_decay=0.25)).algorithm.optimizer.param_groups[0]
+    assert (group["lr"], group["weight_decay"]) == (0.5, 0.25)
+
+
+def test_the_small_network_keeps_no_statistics_of_batches():
+    assert list(Trainer(tiny_job("ERM")).algorithm.network.buffers()) == []
