@@ -86,7 +86,7 @@ class Table:
     @property
     def algorithms(self) -> list[str]:
         """ERM first, the others by name."""
-        return sorted(self.chosen, key=lambda name: (name != "ERM", name.lower()))
+        return sorted(self.chosen, key=lambda name: (name.split(" ")[0] != "ERM", name.lower()))
 
     def estimate(self, algorithm: str, column: Tested) -> Estimate | None:
         """A cell; the column `AVERAGE` averages the domains within each trial that has all of them."""
@@ -193,15 +193,18 @@ def _make_table(jobs: list[JobRecords], asked: list[dict[str, Any]], selection: 
 
 
 def _algorithm_labels(jobs: list[JobRecords]) -> dict[str, str]:
-    """The row each job belongs to: its algorithm, with the revision where several are present."""
+    """The row each job belongs to: its algorithm, with what was set by hand, and the revision where several are."""
     revisions = defaultdict(set)
     for job in jobs:
         revisions[job.description["algorithm"]].add(job.description["revision"])
-    return {
-        job.id: job.description["algorithm"]
-        + (f" ({job.description['revision']})" if len(revisions[job.description["algorithm"]]) > 1 else "")
-        for job in jobs
-    }
+
+    def label(about: dict[str, Any]) -> str:
+        marks = [f"{name} = {value}" for name, value in about["own_overrides"].items()]
+        if len(revisions[about["algorithm"]]) > 1:
+            marks.append(str(about["revision"]))
+        return about["algorithm"] + (f" ({', '.join(marks)})" if marks else "")
+
+    return {job.id: label(job.description) for job in jobs}
 
 
 def as_text(table: Table) -> str:

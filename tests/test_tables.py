@@ -40,6 +40,7 @@ def record(algorithm, tested, trial, draw, validation, reported, revision=1, hel
         "hparams": {"lr": 0.1},
         "recipe": {"name": "quick", "steps": 10, "evaluate_every": 10},
         "overrides": {},
+        "own_overrides": {},
         "setting": setting,
         "splits": splits,
     }
@@ -115,7 +116,13 @@ def test_the_order_of_jobs_changes_no_byte():
 
 def test_revisions_of_an_algorithm_are_not_mixed():
     jobs = [*full_sweep(), record("ERM", "north", 0, 0, 0.9, 0.3, revision=2)]
-    assert table_of(jobs).algorithms == ["CORAL", "ERM (1)", "ERM (2)"]
+    assert table_of(jobs).algorithms == ["ERM (1)", "ERM (2)", "CORAL"]
+
+
+def test_an_algorithm_s_own_hyperparameters_set_by_hand_make_another_row():
+    other = record("CORAL", "north", 0, 0, 0.9, 0.3, revision=1)
+    other.description.update(id="by hand", own_overrides={"mmd_gamma": 3.0})
+    assert table_of([*full_sweep(), other]).algorithms == ["ERM", "CORAL", "CORAL (mmd_gamma = 3.0)"]
 
 
 def test_settings_are_not_mixed():

@@ -55,8 +55,13 @@ class Job:
     def setting(self) -> str:
         """What jobs must share to stand in one table: dataset, recipe, hyperparameters set by hand, domains tested."""
         how = [self.recipe.name, self.recipe.arithmetic(), self.recipe.holdout, self.recipe.fixed]
-        about = [self.dataset, card(self.dataset).version, how, dict(self.overrides), len(self.test_domains)]
-        return digest(about)[:ID_DIGITS]
+        by_hand = self._set_by_hand(own=False)  # an algorithm's own ones make it another row, not another table
+        return digest([self.dataset, card(self.dataset).version, how, by_hand, len(self.test_domains)])[:ID_DIGITS]
+
+    def _set_by_hand(self, own: bool) -> dict[str, Value]:
+        """The overrides of the algorithm's own hyperparameters, or of those all algorithms share."""
+        space = ALGORITHMS[self.algorithm].space
+        return {name: value for name, value in self.overrides.items() if (name in space) == own}
 
     @cached_property
     def id(self) -> str:
@@ -87,7 +92,8 @@ class Job:
             "draw": self.draw,
             "trial": self.trial,
             "hparams": dict(self.hparams),
-            "overrides": dict(self.overrides),
+            "overrides": self._set_by_hand(own=False),
+            "own_overrides": self._set_by_hand(own=True),
             "setting": self.setting,
             "recipe": self.recipe.model_dump(),
             "numerics": NUMERICS,
@@ -112,7 +118,7 @@ class Job:
             trial=description["trial"],
             hparams=description["hparams"],
             recipe=Recipe(**description["recipe"]),
-            overrides=description["overrides"],
+            overrides={**description["overrides"], **description["own_overrides"]},
         )
         if job.id != description["id"]:
             raise StoreError(

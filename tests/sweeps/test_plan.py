@@ -27,6 +27,30 @@ def test_names_may_be_written_in_any_case_and_twice():
     assert ids(algorithms=["erm", "ERM"]) == ids(algorithms=["ERM"])
 
 
+def test_hyperparameters_set_by_hand_go_to_the_algorithms_that_have_them():
+    jobs = plan(Request("ColoredDigits", ["ERM", "IRM"], overrides={"irm_lambda": 3, "lr": 1e-4}))
+    assert {job.algorithm: job.hparams.get("irm_lambda") for job in jobs} == {"ERM": None, "IRM": 3.0}
+    assert {job.hparams["lr"] for job in jobs} == {1e-4}
+    assert len({job.setting for job in jobs}) == 1, "still one table"
+    assert jobs[0].setting != plan(Request("ColoredDigits", "ERM"))[0].setting, "but not that of another lr"
+
+
+def test_domains_may_be_those_of_one_of_several_datasets():
+    jobs = plan(Request(["ColoredDigits", "RotatedDigits"], "ERM", test_domains=["-90%", "75"]))
+    assert [(job.dataset, job.test_domains) for job in jobs] == [
+        ("ColoredDigits", ("-90%",)),
+        ("RotatedDigits", ("75",)),
+    ]
+    with pytest.raises(DataError, match="None of the domains 75 is in ColoredDigits"):
+        plan(Request(["ColoredDigits", "RotatedDigits"], "ERM", test_domains=["75"]))
+
+
+def test_the_case_of_a_dataset_s_name_does_not_matter():
+    assert [job.id for job in plan(Request("rotateddigits", "ERM"))] == [
+        job.id for job in plan(Request("RotatedDigits", "ERM"))
+    ]
+
+
 def test_wrong_names():
     with pytest.raises(UnknownNameError, match="Did you mean Mixup"):
         ids(algorithms=["Mixpu"])

@@ -47,8 +47,14 @@ def test_what_does_not_define_the_result_leaves_the_id():
     assert make_job("ColoredDigits", "ERM", ("-90%",), renamed, overrides={"batch_size": 4}).id == tiny_job("ERM").id
 
 
+def test_test_domains_have_one_order_and_no_repetition():
+    how = recipe("quick", "RotatedDigits")
+    ids = {make_job("RotatedDigits", "ERM", tested, how).id for tested in (("0", "75"), ("75", "0"), ("0", "75", "0"))}
+    assert len(ids) == 1
+
+
 def test_a_job_survives_json():
-    job = tiny_job("IRM", draw=2)
+    job = tiny_job("IRM", draw=2, irm_lambda=5)
     again = Job.from_description(json.loads(json.dumps(job.describe())))
     assert again.id == job.id
     assert again == job
