@@ -104,25 +104,17 @@ def datasets(
     """The datasets there are, or the card of one."""
     from shiftbed.data import DATASETS, card
     from shiftbed.data.roots import prepared_names
+    from shiftbed.report import show
 
     names = [name] if name else sorted({*DATASETS, *prepared_names()})
     cards = [card(one) for one in names]
     if as_json:
         print(json.dumps([one.model_dump() for one in cards]))
     elif name:
-        table = RichTable(show_header=False)
-        for field, value in cards[0].model_dump(exclude_defaults=True).items():
-            shown = [f"{key} {count:,}" for key, count in value.items()] if field == "domains" else value
-            table.add_row(field.replace("_", " "), ", ".join(shown) if isinstance(shown, list | tuple) else str(shown))
-        console.print(table)
+        console.print(show.card_table(cards[0]))
         next_command(f"shiftbed look {cards[0].name}")
     else:
-        table = RichTable("dataset", "domains", "classes", "images", "here", "what it is")
-        for one in cards:
-            here = "built in" if one.ran_on == "built in" else "packed" if one.name in prepared_names() else "–"
-            total = f"{sum(one.domains.values()):,}"
-            table.add_row(one.name, str(len(one.domains)), str(len(one.classes)), total, here, one.summary)
-        console.print(table)
+        console.print(show.dataset_table(cards))
         next_command(f"shiftbed datasets {cards[0].name}", f"shiftbed look {cards[0].name}")
 
 
@@ -173,6 +165,7 @@ def prepare(
 def algorithms(code: Code = None, as_json: AsJson = False) -> None:
     """The algorithms there are, with their own hyperparameters."""
     from shiftbed.algorithms import ALGORITHMS, load_code
+    from shiftbed.report import show
 
     for path in code or []:
         load_code(path)
@@ -183,12 +176,7 @@ def algorithms(code: Code = None, as_json: AsJson = False) -> None:
         ]
         print(json.dumps(rows))
         return
-    table = RichTable("algorithm", "idea", "its hyperparameters")
-    for name in ALGORITHMS:
-        entry = ALGORITHMS[name]
-        idea = (entry.cls.__doc__ or "").strip().split("\n")[0]
-        table.add_row(name, f"{idea}\n[dim]{entry.paper}[/dim]", "\n".join(entry.space))
-    console.print(table)
+    console.print(show.algorithm_table())
     next_command("shiftbed train EmojiStyles ERM --test noto")
 
 
@@ -240,6 +228,7 @@ def train(
 
     Run again, it continues where it stopped.
     """
+    from shiftbed.report import show
     from shiftbed.report.live import training_bar
     from shiftbed.sweeps.verbs import train as run_train
 
@@ -265,23 +254,15 @@ def train(
     if as_json:
         print(json.dumps({"job": job.description, "status": job.status, "records": job.rows}))
         return
-    last: dict[str, Any] = job.rows[-1] if job.rows else {"step": 0, "splits": {}}
-    name = job.description["algorithm"]
-    table = RichTable("split", "role", "accuracy %", "loss", "images", title=f"{name} at step {last['step']}")
-    for split in job.description["splits"]:
-        if split["name"] in last["splits"]:
-            result = last["splits"][split["name"]]
-            loss = "–" if result["loss"] is None else f"{result['loss']:.3f}"
-            table.add_row(split["name"], split["role"], f"{100 * result['accuracy']:.1f}", loss, str(result["count"]))
     if job.status == "diverged":
         console.print(
             "The loss became infinite or not a number: the job ended as diverged, with its last good records."
         )
-    console.print(table)
+    console.print(show.job_table(job))
     folder = out / "jobs" / job.id
     kept = "Records and weights" if (folder / "weights.safetensors").exists() else "Records (the weights were not kept)"
     console.print(f"{kept}: {folder}", highlight=False, soft_wrap=True)
-    more = ",".join(dict.fromkeys(("ERM", name, "CORAL")))
+    more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
     files = "".join(f" --code {path}" for path in code or [])
     next_command(f"shiftbed sweep {job.description['dataset']} --algorithms {more}{files} --out my-sweep")
 
@@ -353,6 +334,7 @@ def status(folder: Annotated[Path, typer.Argument(help="The sweep's folder.")], 
 
     From any machine that sees the folder, with the time left.
     """
+    from shiftbed.report import show
     from shiftbed.report.live import duration
     from shiftbed.sweeps.records import sweep_status
     from shiftbed.training.store import LocalStore
@@ -363,16 +345,7 @@ def status(folder: Annotated[Path, typer.Argument(help="The sweep's folder.")], 
     if as_json:
         print(json.dumps({"states": now.states, "failures": now.failures, "seconds_left": now.seconds_left}))
         return
-    states = ("done", "diverged", "running", "failed", "left")
-    table = RichTable("dataset", "algorithm", *states)
-    kinds = sorted({(row["dataset"], row["algorithm"]) for row in now.plan.values()})
-    for kind in kinds:
-        ids = [i for i, row in now.plan.items() if (row["dataset"], row["algorithm"]) == kind]
-        table.add_row(*kind, *(str(sum(now.states[i] == state for i in ids)) for state in states))
-    if len(kinds) > 1:
-        table.add_section()
-        table.add_row("all", "", *(str(now.count(state)) for state in states))  # type: ignore[arg-type]
-    console.print(table)
+    console.print(show.status_table(now))
     for job_id, why in list(now.failures.items())[:10]:
         console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
     unfinished = len(now.plan) - now.count("done") - now.count("diverged")

@@ -100,6 +100,11 @@ def _from_hub(address: str, part: Path) -> None:
     shutil.copyfile(cached, part)
 
 
+def is_archive(path: Path) -> bool:
+    """Whether a file is to be unpacked; a single packed file (`.gz`) is read as it is."""
+    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+
+
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpacks a tar or zip archive; the folder appears when it is whole.
 

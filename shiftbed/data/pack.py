@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from shiftbed.data.arrays import FORMAT, read_arrays, write_description
 from shiftbed.data.dataset import Card, Domain, MultiDomainDataset
 from shiftbed.data.examples import Listing
 from shiftbed.errors import DataError
 from shiftbed.hashing import canonical, digest
 
-FORMAT = 1
 SHORT_SIDE = 288
 BLOCK = 64
 CHANNELS = 3
@@ -323,8 +323,7 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
         shapes = set(zip(rows["height"].tolist(), rows["width"].tolist(), strict=True))
         counts[name], sizes[name] = len(rows), shapes.pop() if len(shapes) == 1 else None
     described = card.model_copy(update={"domains": counts})
-    content = {"format": FORMAT, "card": described.model_dump(mode="json"), "sizes": sizes}
-    (folder / "pack.json").write_bytes(canonical(content))
+    write_description(folder, "images", described, sizes=sizes)
     for name in ("journal.jsonl", "refused.txt"):
         (folder / name).unlink(missing_ok=True)
 
@@ -359,6 +358,8 @@ def read_pack(folder: Path) -> MultiDomainDataset:
     """
     content = _read_description(folder)
     card = Card(**content["card"])
+    if content["kind"] == "arrays":
+        return MultiDomainDataset(card, tuple(read_arrays(folder, list(card.domains))))
     index, labels, groups = (_map(folder / f"{name}.npy") for name in ("index", "labels", "groups"))
     assert index is not None and labels is not None
     pixels = np.memmap(folder / "pixels.u8", np.uint8, "r")

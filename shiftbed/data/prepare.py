@@ -1,12 +1,13 @@
 """`prepare`: from archives, folders or manifests to a pack that every command finds."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shiftbed.data.arrays import write_arrays
 from shiftbed.data.dataset import DATASETS, Card, DatasetEntry
-from shiftbed.data.download import download, unpack
+from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.load import forget
 from shiftbed.data.pack import Refused, image_size, read_card, write_pack
@@ -125,20 +126,15 @@ def _prepare_known(
     if entry.read is None:
         raise DataError(f"{card.name} is built in and needs no preparation.")
     raw = _raw_files(card, source, on_progress)
-    listing = entry.read(raw)
-    if not isinstance(listing, Listing):
-        raise DataError(f"{card.name} is made of arrays, which cannot be prepared yet.")
-    counts = dict.fromkeys(card.domains, 0) | dict(Counter(one.domain for one in listing.examples))
-    if counts != card.domains:
-        wrong = [
-            f"{name} {counts.get(name, 0)} (should be {n})" for name, n in card.domains.items() if counts[name] != n
-        ]
-        unknown = [name for name in counts if name not in card.domains]
-        found = ", ".join([*wrong, *(f"{name} (unknown)" for name in unknown)])
-        raise DataError(f"The files of {card.name} version {card.version} are not as its card says: {found}.")
-    content = listing.content()
+    found = entry.read(raw)
+    if isinstance(found, list):
+        _check_counts(card, {domain.name: len(domain) for domain in found})
+        write_arrays(found, card, pack_folder(card.name))
+        return Prepared(card, [], [])
+    _check_counts(card, Counter(one.domain for one in found.examples))
+    content = found.content()
     left_out = write_pack(
-        listing,
+        found,
         card,
         pack_folder(card.name),
         short_side=short_side,
@@ -146,6 +142,17 @@ def _prepare_known(
         on_progress=lambda done, total: on_progress("packing", done, total),
     )
     return Prepared(read_card(pack_folder(card.name)), left_out, content.duplicates())
+
+
+def _check_counts(card: Card, found: Mapping[str, int]) -> None:
+    counts = {**dict.fromkeys(card.domains, 0), **found}
+    if counts != card.domains:
+        wrong = [
+            f"{name} {counts.get(name, 0)} (should be {n})" for name, n in card.domains.items() if counts[name] != n
+        ]
+        unknown = [name for name in counts if name not in card.domains]
+        differences = ", ".join([*wrong, *(f"{name} (unknown)" for name in unknown)])
+        raise DataError(f"The files of {card.name} version {card.version} are not as its card says: {differences}.")
 
 
 def _raw_files(card: Card, source: Path | None, on_progress: Callable[[str, int, int], None]) -> Path:
@@ -160,5 +167,6 @@ def _raw_files(card: Card, source: Path | None, on_progress: Callable[[str, int,
         raise DataError(f"{card.name} has no public mirror; get it by hand and prepare it with --from FOLDER.")
     unpacked = folder / "files"
     for archive in archives:
-        unpack(archive, unpacked / archive.name.split(".")[0])
-    return unpacked
+        if is_archive(archive):
+            unpack(archive, unpacked / archive.name.split(".")[0])
+    return unpacked if unpacked.exists() else folder

@@ -1,0 +1,206 @@
+"""The MNIST family: coloured and rotated digits (or clothes) from the original IDX files.
+
+DomainBed makes these domains anew in every run, from the run's seed, so that algorithms and draws see different data.
+Here a version is made once, with a seed of its own.
+"""
+
+import gzip
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from scipy import ndimage, stats
+
+from shiftbed.data.dataset import DATASETS, Archive, Card, DatasetEntry, Domain
+from shiftbed.errors import DataError
+
+CONSTRUCTION_SEED = 0
+LABEL_NOISE = 0.25
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", 60_000),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 10_000),
+}
+DOMAINBED_FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
+ANGLES = (0, 15, 30, 45, 60, 75)
+
+
+def read_idx(folder: Path, name: str) -> np.ndarray:
+    """One IDX file, packed or not, anywhere below a folder.
+
+    Raises:
+        DataError: It is missing or is no IDX file.
+    """
+    found = sorted([*folder.rglob(name), *folder.rglob(f"{name}.gz")])
+    if not found:
+        raise DataError(f"There is no file {name} (or {name}.gz) below {folder}.")
+    raw = found[0].read_bytes()
+    try:
+        data = gzip.decompress(raw) if found[0].suffix == ".gz" else raw
+        zero, kind, dimensions = struct.unpack(">HBB", data[:4])
+        shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
+        if zero != 0 or kind != 8:
+            raise ValueError("its header is another")
+        return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+    except (ValueError, EOFError, struct.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{found[0]} is no IDX file of bytes ({error}); get it again.") from error
+
+
+def read_part(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images N×28×28 and labels of the official training or test part.
+
+    Raises:
+        DataError: The number of images is not the official one.
+    """
+    image_file, label_file, count = FILES[part]
+    images, labels = read_idx(folder, image_file), read_idx(folder, label_file)
+    if len(images) != count or len(labels) != count:
+        raise DataError(f"{image_file} below {folder} has {len(images)} images and {len(labels)} labels, not {count}.")
+    return images, labels
+
+
+def pooled(folder: Path, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Both official parts together in random order, as DomainBed pools them."""
+    (images, labels), (more_images, more_labels) = read_part(folder, "train"), read_part(folder, "test")
+    order = random.permutation(len(labels) + len(more_labels))
+    return np.concatenate([images, more_images])[order], np.concatenate([labels, more_labels])[order]
+
+
+def colour(
+    name: str,
+    grey: np.ndarray,
+    classes: np.ndarray,
+    flip: float,
+    random: np.random.Generator,
+    blue: tuple[float, float] | None = None,
+) -> Domain:
+    """A domain of coloured images: label = (class < 5) flipped with 0.25, colour = label flipped with `flip`.
+
+    Args:
+        name: The domain's name.
+        grey: Images N×H×W.
+        classes: Their ten-way classes.
+        flip: How often the colour disagrees with the label.
+        random: Where the flips come from.
+        blue: Mean and deviation of a blue share (a normal truncated to [0, 1]), taken from the red or green.
+    """
+    labels = (classes < 5) ^ (random.random(len(grey)) < LABEL_NOISE)
+    colours = (labels ^ (random.random(len(grey)) < flip)).astype(int)
+    inputs = np.zeros((*grey.shape, 2 if blue is None else 3), np.uint8)
+    share = np.zeros(len(grey))
+    if blue is not None:
+        mean, deviation = blue
+        bounds = ((0 - mean) / deviation, (1 - mean) / deviation)
+        share = stats.truncnorm.rvs(*bounds, mean, deviation, size=len(grey), random_state=random)
+        inputs[..., 2] = np.rint(grey * share[:, None, None])
+    inputs[np.arange(len(grey)), :, :, colours] = np.rint(grey * (1 - share)[:, None, None])
+    return Domain(name, inputs, labels.astype(np.int64))
+
+
+def coloured_as_domainbed(folder: Path) -> list[Domain]:
+    """Three domains of every third image, whose colours disagree with the labels in 10, 20 and 90 % of cases."""
+    random = np.random.Generator(np.random.PCG64(CONSTRUCTION_SEED))
+    images, classes = pooled(folder, random)
+    return [
+        colour(name, images[i::3], classes[i::3], flip, random)
+        for i, (name, flip) in enumerate(DOMAINBED_FLIPS.items())
+    ]
+
+
+def coloured_as_ood_bench(folder: Path) -> list[Domain]:
+    """Training images only, every second pixel: two training domains of 25,000, and the last 10,000 are tested."""
+    random = np.random.Generator(np.random.PCG64(CONSTRUCTION_SEED))
+    images, classes = read_part(folder, "train")
+    order = random.permutation(len(classes))
+    images, classes = images[order, ::2, ::2], classes[order]
+    parts = (slice(0, 50_000, 2), slice(1, 50_000, 2), slice(50_000, None))
+    flips = zip(DOMAINBED_FLIPS.items(), parts, strict=True)
+    return [colour(name, images[part], classes[part], flip, random) for (name, flip), part in flips]
+
+
+def rotated(folder: Path) -> list[Domain]:
+    """Six domains of every sixth image, turned counter-clockwise by 0 to 75 degrees (bilinear, as DomainBed's HEAD)."""
+    random = np.random.Generator(np.random.PCG64(CONSTRUCTION_SEED))
+    images, classes = pooled(folder, random)
+    domains = []
+    for i, angle in enumerate(ANGLES):
+        turned = ndimage.rotate(images[i::6].astype(np.float32), angle, axes=(2, 1), reshape=False, order=1)
+        inputs = np.rint(turned.clip(0, 255)).astype(np.uint8)[..., None]
+        domains.append(Domain(str(angle), inputs, classes[i::6].astype(np.int64)))
+    return domains
+
+
+def _archives(base: tuple[str, ...]) -> tuple[Archive, ...]:
+    names = [f"{name}.gz" for images, labels, _ in FILES.values() for name in (images, labels)]
+    return tuple(Archive(file=name, mirrors=tuple(f"{address}/{name}" for address in base)) for name in names)
+
+
+SOURCES = {
+    "MNIST": (
+        ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
+        tuple(str(digit) for digit in range(10)),
+        "LeCun, Y., Cortes, C. and Burges, C. (1998). The MNIST database of handwritten digits.",
+        "CC-BY-SA-3.0",
+    ),
+    "FashionMNIST": (
+        ("https://storage.googleapis.com/tensorflow/tf-keras-datasets/fashion-mnist",),
+        ("top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"),
+        "Xiao, H., Rasul, K. and Vollgraf, R. (2017). Fashion-MNIST.",
+        "MIT",
+    ),
+}
+
+
+def _register(
+    name: str,
+    source: str,
+    read: Callable[[Path], list[Domain]],
+    summary: str,
+    domains: dict[str, int],
+    shape: tuple[int, int, int],
+) -> None:
+    mirrors, classes, citation, licence = SOURCES[source]
+    binary = shape[0] == 2
+    card = Card(
+        name=name,
+        version=1,
+        summary=summary,
+        domains=domains,
+        classes=("five to nine", "zero to four") if binary else classes,
+        input_shape=shape,
+        size_class="small",
+        licence=licence,
+        source=f"{source}, both official parts" if shape[1] == 28 else f"{source}, the official training part",
+        citation=citation,
+        shift="correlation" if binary else "diversity",
+        archives=_archives(mirrors),
+        ran_on="real" if source == "MNIST" else "made",
+    )
+    DATASETS.add(name, DatasetEntry(card, read=read))
+
+
+for _source in SOURCES:
+    _register(
+        f"Colored{_source}",
+        _source,
+        coloured_as_domainbed,
+        "The first five classes or not, with a colour that agrees with the label in two domains and not in the third",
+        {"+90%": 23_334, "+80%": 23_333, "-90%": 23_333},
+        (2, 28, 28),
+    )
+    _register(
+        f"Colored{_source}-OoD-Bench",
+        _source,
+        coloured_as_ood_bench,
+        "As OoD-Bench makes it: 14×14, two training domains and a test domain",
+        {"+90%": 25_000, "+80%": 25_000, "-90%": 10_000},
+        (2, 14, 14),
+    )
+    _register(
+        f"Rotated{_source}",
+        _source,
+        rotated,
+        "Each domain turned by another angle",
+        {"0": 11_667, "15": 11_667, "30": 11_667, "45": 11_667, "60": 11_666, "75": 11_666},
+        (1, 28, 28),
+    )

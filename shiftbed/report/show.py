@@ -1,0 +1,69 @@
+"""What commands show in the terminal, as tables."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+
+from shiftbed.algorithms import ALGORITHMS
+from shiftbed.data import Card
+from shiftbed.data.roots import prepared_names
+from shiftbed.selection import JobRecords
+from shiftbed.sweeps.records import Status
+
+STATES = ("done", "diverged", "running", "failed", "left")
+
+
+def card_table(card: Card) -> Table:
+    """All that a card says."""
+    table = Table(show_header=False)
+    for field, value in card.model_dump(exclude_defaults=True).items():
+        shown = [f"{key} {count:,}" for key, count in value.items()] if field == "domains" else value
+        table.add_row(field.replace("_", " "), ", ".join(shown) if isinstance(shown, list | tuple) else str(shown))
+    return table
+
+
+def dataset_table(cards: Iterable[Card]) -> Table:
+    """One row a dataset, and whether it can be used at once."""
+    table = Table("dataset", "domains", "classes", "images", "here", "what it is")
+    for card in cards:
+        here = "built in" if card.ran_on == "built in" else "packed" if card.name in prepared_names() else "–"
+        total = f"{sum(card.domains.values()):,}"
+        table.add_row(card.name, str(len(card.domains)), str(len(card.classes)), total, here, card.summary)
+    return table
+
+
+def algorithm_table() -> Table:
+    """One row an algorithm: its idea, its paper, its own hyperparameters."""
+    table = Table("algorithm", "idea", "its hyperparameters")
+    for name in ALGORITHMS:
+        entry = ALGORITHMS[name]
+        idea = (entry.cls.__doc__ or "").strip().split("\n")[0]
+        table.add_row(name, f"{idea}\n[dim]{entry.paper}[/dim]", "\n".join(entry.space))
+    return table
+
+
+def job_table(job: JobRecords) -> Table:
+    """The accuracy of a job's last record on every split."""
+    last: dict[str, Any] = job.rows[-1] if job.rows else {"step": 0, "splits": {}}
+    title = f"{job.description['algorithm']} at step {last['step']}"
+    table = Table("split", "role", "accuracy %", "loss", "images", title=title)
+    for split in job.description["splits"]:
+        if split["name"] in last["splits"]:
+            result = last["splits"][split["name"]]
+            numbers = (f"{100 * result['accuracy']:.1f}", f"{result['loss']:.3f}", str(result["count"]))
+            table.add_row(split["name"], split["role"], *numbers)
+    return table
+
+
+def status_table(status: Status) -> Table:
+    """Where the jobs stand, by dataset and algorithm."""
+    table = Table("dataset", "algorithm", *STATES)
+    kinds = sorted({(row["dataset"], row["algorithm"]) for row in status.plan.values()})
+    for kind in kinds:
+        ids = [i for i, row in status.plan.items() if (row["dataset"], row["algorithm"]) == kind]
+        table.add_row(*kind, *(str(sum(status.states[i] == state for i in ids)) for state in STATES))
+    if len(kinds) > 1:
+        table.add_section()
+        table.add_row("all", "", *(str(list(status.states.values()).count(state)) for state in STATES))  # type: ignore[arg-type]
+    return table
