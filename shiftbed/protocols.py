@@ -1,20 +1,21 @@
-"""Who trains and who is tested: splits, tasks and the protocols that list them."""
+"""Who trains and who is tested: splits, tasks, and the protocols that list them."""
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Literal
+from itertools import combinations
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from shiftbed.data import Card, card
+from shiftbed.data import Card, card, load
 from shiftbed.errors import DataError
 from shiftbed.hashing import seed_hash
 from shiftbed.registry import Registry, did_you_mean
 
 Role = Literal["train", "validation", "test", "unlabelled"]
-Part = Literal["in", "out"]
+Part = Literal["in", "out", "all", "rest"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,8 @@ class Split:
 
     Attributes:
         domain: The domain they come from.
-        part: `in`, the larger part that is trained on or reported, or `out`, the part held out.
+        part: `in`, the larger part that is trained on or reported; `out`, the part held out; `all` of the domain; or
+            the `rest`, where a domain is divided in three.
         role: What the task uses them for.
         indices: Their positions in the domain.
     """
@@ -43,7 +45,6 @@ class Split:
 class Task:
     """The splits of one experiment."""
 
-    test_domains: tuple[str, ...]
     splits: tuple[Split, ...]
 
     def of_role(self, role: Role) -> list[Split]:
@@ -54,6 +55,11 @@ class Task:
     def train_domains(self) -> tuple[str, ...]:
         """The domains that are trained on."""
         return tuple(split.domain for split in self.of_role("train"))
+
+    @property
+    def test_domains(self) -> tuple[str, ...]:
+        """The domains that are tested."""
+        return tuple(dict.fromkeys(split.domain for split in self.of_role("test")))
 
     @cached_property
     def fingerprint(self) -> list[list[str]]:
@@ -72,47 +78,343 @@ def holdout(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndar
     return order[size:], order[:size]
 
 
-def leave_out(dataset: str, test_domains: tuple[str, ...], trial: int, fraction: float) -> Task:
-    """The task that tests some domains and trains on all others, each with its own in/out split.
+def grouped_holdout(groups: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same over groups: all examples of a group are on one side, and for one seed on the same side everywhere."""
+    names = np.unique(groups)
+    inside, _ = holdout(len(names), fraction, seed)
+    chosen = np.isin(groups, names[inside])
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
 
-    Args:
-        dataset: The dataset's name.
-        test_domains: The domains that are tested.
-        trial: Seeds the splits, as DomainBed's trial seed does.
-        fraction: The share of every domain that is held out.
 
-    Raises:
-        DataError: A test domain does not exist, none is left to train on, or one is too small to be split.
+def capped(labels: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """At most so many examples of each class, chosen at random."""
+    order = np.random.RandomState(seed).permutation(len(labels))
+    kept = [order[labels[order] == label][:most] for label in np.unique(labels)]
+    return np.sort(np.concatenate(kept))
+
+
+class TaskSpec:
+    """What a protocol lists and a job keeps: enough to make the task's splits again on any machine."""
+
+    kind: ClassVar[str]
+
+    def task(self, dataset: str, trial: int, fraction: float) -> Task:
+        """The splits for a trial; `fraction` is the share held out where the protocol holds out."""
+        raise NotImplementedError
+
+    def family(self) -> list[Any]:
+        """What tasks must share to stand in one table."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON, for `job.json`."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class LeaveOut(TaskSpec):
+    """Tests some domains and trains on all others, each with its own in/out split.
+
+    Attributes:
+        test: The domains that are tested.
+        grouped: Keep the examples of a group (an emoji, a patient) on one side, in all domains alike: only groups that
+            no domain trains on are validated and tested.
     """
-    known = card(dataset)
-    return _leave_out(known.name, tuple(known.domains.items()), test_domains, trial, fraction)
+
+    kind = "leave-out"
+    test: tuple[str, ...]
+    grouped: bool = False
+
+    def task(self, dataset: str, trial: int, fraction: float) -> Task:
+        """Every domain is split; the tested ones report `in` and offer `out` to the oracle."""
+        known = card(dataset)
+        _refuse_unknown(known, self.test)
+        if len(set(self.test)) >= len(known.domains):
+            raise DataError(f"Testing {', '.join(self.test)} of {known.name} leaves no domain to train on.")
+        splits = []
+        for position, domain in enumerate(known.domains):
+            tested = domain in self.test
+            if self.grouped:
+                inside, outside = _grouped(known, domain, fraction, trial)
+                if tested:
+                    inside, outside = outside[1::2], outside[::2]
+            else:
+                inside, outside = _in_out(known, domain, fraction, seed_hash(trial, position))
+            splits.append(Split(domain, "in", "test" if tested else "train", inside))
+            splits.append(Split(domain, "out", "test" if tested else "validation", outside))
+        return Task(tuple(splits))
+
+    def family(self) -> list[Any]:
+        """As many domains tested together, split in the same way."""
+        return [self.kind, len(self.test), self.grouped]
 
 
-@lru_cache(maxsize=1024)
-def _leave_out(
-    dataset: str, domains: tuple[tuple[str, int], ...], test_domains: tuple[str, ...], trial: int, fraction: float
-) -> Task:
-    names = [name for name, _ in domains]
-    for name in test_domains:
-        if name not in names:
-            raise DataError(f"{dataset} has no domain '{name}'.{did_you_mean(name, names)}")
-    if len(set(test_domains)) >= len(names):
-        raise DataError(f"Testing {', '.join(test_domains)} of {dataset} leaves no domain to train on.")
-    splits = []
-    for position, (domain, count) in enumerate(domains):
-        inside, outside = holdout(count, fraction, seed_hash(trial, position))
-        if len(outside) == 0 or len(inside) == 0:
-            raise DataError(f"Domain '{domain}' of {dataset} has {count} examples, too few to hold out {fraction:g}.")
-        tested = domain in test_domains
-        splits.append(Split(domain, "in", "test" if tested else "train", inside))
-        splits.append(Split(domain, "out", "test" if tested else "validation", outside))
-    return Task(test_domains, tuple(splits))
+@dataclass(frozen=True)
+class Fixed(TaskSpec):
+    """Trains, validates and tests on stated domains; tested domains are tested whole.
+
+    Attributes:
+        train: The domains that are trained on.
+        test: The domains that are tested.
+        validation: Whole domains to validate on; then training uses all of its domains (OoD-Bench). Without them a part
+            of every training domain is held out.
+        cap: At most so many images of a class and test domain (CIFAR-10-W's balanced subset is 100).
+        total: Train on so many images in all, in equal shares of the domains.
+    """
+
+    kind = "fixed"
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    cap: int | None = None
+    total: int | None = None
+
+    def task(self, dataset: str, trial: int, fraction: float) -> Task:
+        """The splits in the order training, validation, test."""
+        known = card(dataset)
+        _refuse_unknown(known, (*self.train, *self.validation, *self.test))
+        both = set(self.train) & set(self.test)
+        if both:
+            raise DataError(f"Domain '{both.pop()}' of {known.name} cannot be both trained on and tested.")
+        positions = {domain: position for position, domain in enumerate(known.domains)}
+        splits = []
+        for domain in self.train:
+            seed = seed_hash(trial, positions[domain])
+            if self.validation:
+                splits.append(Split(domain, "all", "train", np.arange(known.domains[domain])))
+                continue
+            inside, outside = _in_out(known, domain, fraction, seed)
+            if self.total is not None:
+                inside = inside[: self.total // len(self.train)]
+            splits += [Split(domain, "in", "train", inside), Split(domain, "out", "validation", outside)]
+        for domain in self.validation:
+            splits.append(Split(domain, "all", "validation", np.arange(known.domains[domain])))
+        for domain in self.test:
+            indices = np.arange(known.domains[domain])
+            if self.cap is not None:
+                indices = capped(np.asarray(load(dataset)[domain].labels), self.cap, seed_hash(0, positions[domain]))
+            splits.append(Split(domain, "all", "test", indices))
+        return Task(tuple(splits))
+
+    def family(self) -> list[Any]:
+        """The same training and validation, the same selection of test images."""
+        return [self.kind, list(self.train), list(self.validation), self.cap, self.total]
 
 
-PROTOCOLS: Registry[Callable[[Card], list[tuple[str, ...]]]] = Registry("protocol", "shiftbed.protocols")
+@dataclass(frozen=True)
+class Flexible(TaskSpec):
+    """NICO++'s flexible settings: every class has its own dominant, minor and test domains.
+
+    *Random*: the dominant domains of a class are drawn from all, the minor ones from the rest, and the others are
+    tested. *Compositional*: some domains are set aside for training; each class has its dominant ones among them and
+    its minor and test ones among the others, so that no dominant domain is tested for any class.
+
+    Attributes:
+        compositional: Which of the two.
+        dominant: Dominant domains a class, all of whose images train.
+        minor: Minor domains a class, of which `cap` images train.
+        exclusive: Domains set aside for training (compositional).
+        cap: Images of each minor and each test domain of a class.
+        seed: Draws the assignment, once for all trials.
+    """
+
+    kind = "flexible"
+    compositional: bool
+    dominant: int = 2
+    minor: int = 12
+    exclusive: int = 4
+    cap: int = 50
+    seed: int = 0
+
+    def assignment(self, dataset: str) -> dict[int, dict[str, Role | Literal["dominant"]]]:
+        """For every class its domains: `dominant`, `train` (minor) or `test`."""
+        data = load(dataset)
+        random = np.random.RandomState(seed_hash(self.seed, dataset, self.kind))
+        exclusive = set(random.permutation(list(data.card.domains))[: self.exclusive]) if self.compositional else set()
+        roles = {}
+        for label in range(len(data.card.classes)):
+            present = [domain.name for domain in data.domains if (np.asarray(domain.labels) == label).any()]
+            main = [name for name in present if not exclusive or name in exclusive]
+            others = [name for name in present if name not in exclusive]
+            dominant = random.permutation(main)[: self.dominant].tolist()
+            rest = random.permutation([name for name in others if name not in dominant]).tolist()
+            if len(dominant) < self.dominant or len(rest) <= self.minor:
+                name = data.card.classes[label]
+                needs = f"{self.dominant} dominant, {self.minor} minor and some test domains"
+                raise DataError(f"Class '{name}' of {dataset} is in {len(present)} domains, too few for {needs}.")
+            roles[label] = {
+                **dict.fromkeys(dominant, "dominant"),
+                **dict.fromkeys(rest[: self.minor], "train"),
+                **dict.fromkeys(rest[self.minor :], "test"),
+            }
+        return roles  # type: ignore[return-value]
+
+    def task(self, dataset: str, trial: int, fraction: float) -> Task:
+        """Training images are held out in the usual share; test images are whole."""
+        data, roles = load(dataset), self.assignment(dataset)
+        splits = []
+        for position, domain in enumerate(data.domains):
+            chosen: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+            for label, by_domain in roles.items():
+                role = by_domain.get(domain.name)
+                examples = np.flatnonzero(np.asarray(domain.labels) == label)
+                if role in ("train", "test"):
+                    order = np.random.RandomState(seed_hash(self.seed, domain.name, label)).permutation(len(examples))
+                    examples = examples[order[: self.cap]]
+                if role is not None:
+                    chosen["test" if role == "test" else "train"].append(examples)
+            train, test = (np.sort(np.concatenate([*parts, np.empty(0, np.int64)])) for parts in chosen.values())
+            inside, outside = holdout(len(train), fraction, seed_hash(trial, position))
+            if len(outside):
+                splits.append(Split(domain.name, "in", "train", train[inside].astype(np.int64)))
+                splits.append(Split(domain.name, "out", "validation", train[outside].astype(np.int64)))
+            if len(test):
+                splits.append(Split(domain.name, "all", "test", test.astype(np.int64)))
+        return Task(tuple(splits))
+
+    def family(self) -> list[Any]:
+        """One setting, one table."""
+        return list(self.describe().values())
+
+
+@dataclass(frozen=True)
+class TargetTrained(TaskSpec):
+    """NICO++'s references: trained on the test domains themselves, divided 7:1:2 into training, validation and test.
+
+    Attributes:
+        domains: The domains, pooled; one alone is the reference per domain.
+    """
+
+    kind = "target-trained"
+    domains: tuple[str, ...]
+
+    def task(self, dataset: str, trial: int, fraction: float) -> Task:
+        """`in` trains, `out` validates, the `rest` is tested."""
+        known = card(dataset)
+        _refuse_unknown(known, self.domains)
+        splits = []
+        for position, (domain, count) in enumerate(known.domains.items()):
+            if domain in self.domains:
+                order = np.random.RandomState(seed_hash(trial, position)).permutation(count)
+                first, second = int(0.7 * count), int(0.8 * count)
+                splits.append(Split(domain, "in", "train", order[:first]))
+                splits.append(Split(domain, "out", "validation", order[first:second]))
+                splits.append(Split(domain, "rest", "test", order[second:]))
+        return Task(tuple(splits))
+
+    def family(self) -> list[Any]:
+        """As many domains pooled."""
+        return [self.kind, len(self.domains)]
+
+
+SPECS: dict[str, type[TaskSpec]] = {cls.kind: cls for cls in (LeaveOut, Fixed, Flexible, TargetTrained)}
+
+
+def spec_of(description: dict[str, Any]) -> TaskSpec:
+    """The spec that `describe` wrote."""
+    cls = SPECS[description["kind"]]
+    given = {field.name: description[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+
+
+@lru_cache(maxsize=4096)
+def make_task(spec: TaskSpec, dataset: str, version: int | str, trial: int, fraction: float) -> Task:
+    """A spec's task; made once for all algorithms and draws."""
+    return spec.task(dataset, trial, fraction)
+
+
+def _refuse_unknown(known: Card, names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in known.domains:
+            raise DataError(f"{known.name} has no domain '{name}'.{did_you_mean(name, list(known.domains))}")
+
+
+def _in_out(known: Card, domain: str, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    count = known.domains[domain]
+    inside, outside = holdout(count, fraction, seed)
+    if len(outside) == 0 or len(inside) == 0:
+        raise DataError(f"Domain '{domain}' of {known.name} has {count} examples, too few to hold out {fraction:g}.")
+    return inside, outside
+
+
+def _grouped(known: Card, domain: str, fraction: float, trial: int) -> tuple[np.ndarray, np.ndarray]:
+    groups = load(known.name)[domain].groups
+    if groups is None:
+        raise DataError(f"Domain '{domain}' of {known.name} has no groups to keep together.")
+    inside, outside = grouped_holdout(np.asarray(groups), fraction, seed_hash(trial, "groups"))
+    if len(outside) < 2 or len(inside) == 0:
+        raise DataError(f"Domain '{domain}' of {known.name} has too few groups to hold out {fraction:g} of them.")
+    return inside, outside
+
+
+PROTOCOLS: Registry[Callable[[Card], list[TaskSpec]]] = Registry("protocol", "shiftbed.protocols")
 
 
 @PROTOCOLS.named("leave-one-domain-out")
-def leave_one_domain_out(dataset: Card) -> list[tuple[str, ...]]:
+def leave_one_domain_out(dataset: Card) -> list[TaskSpec]:
     """Each domain is tested in turn, by models trained on all the others."""
-    return [(domain,) for domain in dataset.domains]
+    return [LeaveOut((domain,)) for domain in dataset.domains]
+
+
+@PROTOCOLS.named("leave-one-domain-out-grouped")
+def leave_one_domain_out_grouped(dataset: Card) -> list[TaskSpec]:
+    """The same, validated and tested only on groups (emoji, patients) that no domain trains on."""
+    return [LeaveOut((domain,), grouped=True) for domain in dataset.domains]
+
+
+@PROTOCOLS.named("leave-group-out")
+def leave_group_out(dataset: Card) -> list[TaskSpec]:
+    """Each group of domains is tested in turn: the card's clusters, or else neighbours two by two (DomainBed-v2)."""
+    names = list(dataset.domains)
+    groups = list(dataset.clusters.values()) or [tuple(names[i : i + 2]) for i in range(0, len(names), 2)]
+    if len(groups) < 2:
+        raise DataError(f"{dataset.name} has {len(names)} domains, too few to leave a group of them out.")
+    return [LeaveOut(tuple(group)) for group in groups]
+
+
+@PROTOCOLS.named("leave-pair-out")
+def leave_pair_out(dataset: Card) -> list[TaskSpec]:
+    """Every pair of domains is tested together (what domain cross-validation trains)."""
+    if len(dataset.domains) < 3:
+        raise DataError(f"{dataset.name} has {len(dataset.domains)} domains; leaving a pair out needs at least 3.")
+    return [LeaveOut(pair) for pair in combinations(dataset.domains, 2)]
+
+
+@PROTOCOLS.named("single-source")
+def single_source(dataset: Card) -> list[TaskSpec]:
+    """Each domain alone is trained on, and all others are tested whole."""
+    names = list(dataset.domains)
+    return [Fixed((name,), tuple(other for other in names if other != name)) for name in names]
+
+
+@PROTOCOLS.named("flexible-random")
+def flexible_random(dataset: Card) -> list[TaskSpec]:
+    """NICO++'s flexible setting with random dominant domains; smaller numbers where there are fewer than 20 domains."""
+    return [_scaled(Flexible(compositional=False), len(dataset.domains))]
+
+
+@PROTOCOLS.named("flexible-compositional")
+def flexible_compositional(dataset: Card) -> list[TaskSpec]:
+    """NICO++'s flexible setting whose dominant domains are never tested; smaller numbers for fewer than 20 domains."""
+    return [_scaled(Flexible(compositional=True), len(dataset.domains))]
+
+
+def _scaled(spec: Flexible, domains: int) -> Flexible:
+    """The paper's numbers are for 20 domains a class; with fewer, minor and exclusive ones shrink in proportion."""
+    if domains >= 20:
+        return spec
+    exclusive = max(2, round(4 * domains / 20))
+    available = domains - (exclusive if spec.compositional else 2)
+    return Flexible(spec.compositional, minor=max(1, round(available * 2 / 3)), exclusive=exclusive, dominant=2)
+
+
+@PROTOCOLS.named("target-trained")
+def target_trained(dataset: Card) -> list[TaskSpec]:
+    """NICO++'s reference: one model trained on a part of all domains and tested on another part."""
+    return [TargetTrained(tuple(dataset.domains))]
+
+
+@PROTOCOLS.named("target-trained-per-domain")
+def target_trained_per_domain(dataset: Card) -> list[TaskSpec]:
+    """NICO++'s reference per domain: each domain trains a model that is tested on another part of it."""
+    return [TargetTrained((domain,)) for domain in dataset.domains]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from shiftbed.errors import StoreError
+from shiftbed.protocols import Flexible
 from shiftbed.selection import SELECTIONS, JobRecords, Selection
-from shiftbed.selection.rules import REPORTED
 from shiftbed.sweeps.plan import planned
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.store import LocalStore
@@ -23,7 +23,9 @@ LONGEST_WORD = 16
 MISSING = "–"
 ORACLE_MARK = "†"
 Tested = tuple[str, ...]  # the domains that are tested together
-AVERAGE: Tested = ()  # the column that averages all others
+Column = tuple[Tested, str]  # one of them, or OVERALL
+OVERALL = ""  # in place of a domain, where accuracy by domain is not defined
+AVERAGE: Column = ((), "")  # the column that averages all others
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,26 @@ class Chosen:
     job: JobRecords
     step: int
 
-    @property
-    def accuracy(self) -> float:
-        """What is reported: the accuracy on the larger part of the test domain, in percent."""
+    def accuracy(self, domain: str) -> float:
+        """What is reported, in percent: the accuracy on a test domain, or over all of them."""
         row = next(row for row in self.job.rows if row["step"] == self.step)
-        return 100 * statistics.fmean(self.job.read(row, REPORTED))
+        splits = [split for split in self.job.description["splits"] if is_reported(split)]
+        results = [row["splits"][split["name"]] for split in splits if domain in (split["domain"], OVERALL)]
+        right = sum(result["accuracy"] * result["count"] for result in results)
+        return 100 * right / sum(result["count"] for result in results)
+
+
+def is_reported(split: dict[str, Any]) -> bool:
+    """Whether a split's accuracy is a result: tested, and not the part held out for the oracle."""
+    return split["role"] == "test" and split["part"] != "out"
+
+
+def reported_columns(about: dict[str, Any]) -> list[Column]:
+    """The columns a job fills: one for each domain it tests, or one overall."""
+    tested = tuple(about["test_domains"])
+    if about["task"]["kind"] == Flexible.kind:
+        return [(tested, OVERALL)]
+    return [(tested, domain) for domain in tested]
 
 
 @dataclass(frozen=True)
@@ -65,8 +82,8 @@ class Table:
     """One setting (dataset, recipe, hyperparameters set by hand) under one selection.
 
     Attributes:
-        columns: The test domains; several that are tested together make one column.
-        chosen: Per algorithm, column and trial, what the selection picked.
+        columns: The test domains, each with those it is tested together with.
+        chosen: Per algorithm, tested domains and trial, what the selection picked.
         draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest.
         intervals: The evaluation intervals of its jobs.
         missing: How many planned jobs have not finished.
@@ -77,7 +94,7 @@ class Table:
     recipe: dict[str, Any]
     overrides: dict[str, Any]
     selection: Selection
-    columns: tuple[Tested, ...]
+    columns: tuple[Column, ...]
     chosen: dict[str, dict[Tested, dict[int, Chosen]]]
     draws: dict[str, tuple[int, int]]
     intervals: tuple[int, ...]
@@ -88,13 +105,29 @@ class Table:
         """ERM first, the others by name."""
         return sorted(self.chosen, key=lambda name: (name.split(" ")[0] != "ERM", name.lower()))
 
-    def estimate(self, algorithm: str, column: Tested) -> Estimate | None:
+    def estimate(self, algorithm: str, column: Column) -> Estimate | None:
         """A cell; the column `AVERAGE` averages the domains within each trial that has all of them."""
         cells = self.chosen[algorithm]
         if column != AVERAGE:
-            return Estimate.of([one.accuracy for one in cells.get(column, {}).values()])
-        trials = sorted(set.intersection(*(set(cells.get(name, {})) for name in self.columns)))
-        return Estimate.of([statistics.fmean(cells[name][trial].accuracy for name in self.columns) for trial in trials])
+            tested, domain = column
+            return Estimate.of([one.accuracy(domain) for one in cells.get(tested, {}).values()])
+        trials = sorted(set.intersection(*(set(cells.get(tested, {})) for tested, _ in self.columns)))
+        return Estimate.of(
+            [
+                statistics.fmean(cells[tested][trial].accuracy(domain) for tested, domain in self.columns)
+                for trial in trials
+            ]
+        )
+
+    def heading(self, column: Column) -> str:
+        """A column's name: its domain, with its companions where it is tested in several companies."""
+        tested, domain = column
+        if column == AVERAGE:
+            return "Avg"
+        if domain == OVERALL:
+            return "overall"
+        several = sum(other == domain for _, other in self.columns) > 1
+        return f"{domain} (with {', '.join(name for name in tested if name != domain)})" if several else domain
 
     def notes(self) -> list[str]:
         """What a reader must know before comparing rows."""
@@ -171,12 +204,17 @@ def _make_table(jobs: list[JobRecords], asked: list[dict[str, Any]], selection: 
     known = {job.description["algorithm"] for job in jobs}
     rows = sorted({*labels.values(), *(row["algorithm"] for row in unfinished if row["algorithm"] not in known)})
     chosen: dict[str, dict[Tested, dict[int, Chosen]]] = {label: {} for label in rows}
-    for (label, column, trial), members in sorted(cells.items()):
+    for (label, tested, trial), members in sorted(cells.items()):
         choice = selection.choose(members)
         if choice is not None:
-            chosen[label].setdefault(column, {})[trial] = Chosen(by_id[choice.job_id], choice.step)
-    order = list(dict.fromkeys(split["domain"] for split in about["splits"]))
-    columns = {column for _, column, _ in cells} | {tuple(row["test_domains"]) for row in unfinished}
+            chosen[label].setdefault(tested, {})[trial] = Chosen(by_id[choice.job_id], choice.step)
+    order = {split["domain"]: position for position, split in enumerate(about["splits"])}
+
+    def place(domain: str) -> int:
+        return order.get(domain, -1)
+
+    columns = {column for job in jobs for column in reported_columns(job.description)}
+    columns |= {column for row in unfinished for column in reported_columns({**about, **row})}
     sizes = {label: [len(members) for (name, _, _), members in cells.items() if name == label] for label in rows}
     return Table(
         dataset=about["dataset"],
@@ -184,7 +222,7 @@ def _make_table(jobs: list[JobRecords], asked: list[dict[str, Any]], selection: 
         recipe=about["recipe"],
         overrides=about["overrides"],
         selection=selection,
-        columns=tuple(sorted(columns, key=lambda tested: [order.index(domain) for domain in tested])),
+        columns=tuple(sorted(columns, key=lambda column: (place(column[1]), [place(name) for name in column[0]]))),
         chosen=chosen,
         draws={label: (min(counts), max(counts)) for label, counts in sizes.items() if counts},
         intervals=tuple(sorted({job.description["recipe"]["evaluate_every"] for job in jobs})),
@@ -215,14 +253,15 @@ def as_text(table: Table) -> str:
     usual = counts.most_common(1)[0][0] if counts else 0
     cells = {place: _cell_text(estimate, table.selection.oracle, usual) for place, estimate in estimates.items()}
     first = max(len("algorithm"), *(len(name) for name in table.algorithms))
-    words = [word for column in columns for name in column for word in name.replace("-", "- ").split()]
+    headings = [table.heading(column) for column in columns]
+    words = [word for heading in headings for word in heading.replace("-", "- ").split()]
     width = 2 + max(*(len(text) for text in cells.values()), *(min(len(word), LONGEST_WORD) for word in words))
     blocks = math.ceil(len(columns) * width / (WIDTH - first))
     even = math.ceil(len(columns) / blocks)
     lines = [*_title(table), f"{table.selection.name}: accuracy in %, mean ± standard error, n = {usual}"]
     for start in range(0, len(columns), even):
         block = columns[start : start + even]
-        lines += ["", *_header(block, first, width), "─" * (first + width * len(block))]
+        lines += ["", *_header(headings[start : start + even], first, width), "─" * (first + width * len(block))]
         for algorithm in table.algorithms:
             lines.append(algorithm.ljust(first) + "".join(cells[algorithm, column].rjust(width) for column in block))
     lines.append("")
@@ -237,9 +276,9 @@ def _title(table: Table) -> list[str]:
     return textwrap.wrap(f"{table.dataset} (version {table.version}), {how}", WIDTH)
 
 
-def _header(columns: list[Tested], first: int, width: int) -> list[str]:
+def _header(headings: list[str], first: int, width: int) -> list[str]:
     """Column names, broken at hyphens into as many lines as they need, aligned at the bottom."""
-    wrapped = [textwrap.wrap(" ".join(column) if column != AVERAGE else "Avg", width - 2) for column in columns]
+    wrapped = [textwrap.wrap(heading, width - 2) for heading in headings]
     height = max(len(lines) for lines in wrapped)
     lines = []
     for level in range(height):
@@ -268,7 +307,7 @@ def as_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(table: Table, algorithm: str, column: Tested) -> dict[str, Any]:
+def _row(table: Table, algorithm: str, column: Column) -> dict[str, Any]:
     estimate = table.estimate(algorithm, column)
     least, most = table.draws.get(algorithm, (0, 0))
     return {
@@ -280,7 +319,8 @@ def _row(table: Table, algorithm: str, column: Tested) -> dict[str, Any]:
         "selection": table.selection.name,
         "oracle": table.selection.oracle,
         "algorithm": algorithm,
-        "test": " ".join(column) if column != AVERAGE else "average",
+        "test": column[1] if column != AVERAGE else "average",
+        "tested_together": len(column[0]),
         "accuracy": None if estimate is None else estimate.mean,
         "standard_error": None if estimate is None else estimate.standard_error,
         "n": 0 if estimate is None else estimate.n,
@@ -292,10 +332,10 @@ def _row(table: Table, algorithm: str, column: Tested) -> dict[str, Any]:
                 "job": one.job.id,
                 "draw": one.job.description["draw"],
                 "step": one.step,
-                "accuracy": one.accuracy,
+                "accuracy": one.accuracy(column[1]),
                 "hparams": one.job.description["hparams"],
             }
-            for trial, one in sorted(table.chosen[algorithm].get(column, {}).items())
+            for trial, one in sorted(table.chosen[algorithm].get(column[0], {}).items())
         ],
     }
 

@@ -1,10 +1,12 @@
+import json
+
 import numpy as np
 import pytest
 
-from shiftbed.data import card
+from shiftbed.data import card, load
 from shiftbed.errors import DataError
 from shiftbed.hashing import seed_hash
-from shiftbed.protocols import PROTOCOLS, holdout, leave_out
+from shiftbed.protocols import PROTOCOLS, Fixed, Flexible, LeaveOut, TargetTrained, holdout, spec_of
 
 
 def test_the_split_equals_domainbeds():
@@ -15,12 +17,12 @@ def test_the_split_equals_domainbeds():
 
 def test_leave_one_domain_out_tests_each_domain_once():
     tested = PROTOCOLS["leave-one-domain-out"](card("EmojiStyles"))
-    assert tested == [(name,) for name in card("EmojiStyles").domains]
+    assert tested == [LeaveOut((name,)) for name in card("EmojiStyles").domains]
 
 
 @pytest.mark.parametrize("tested", [("+90%",), ("+80%",), ("-90%",), ("+90%", "-90%")])
 def test_splits_cover_every_example_once_with_the_right_role(tested):
-    task = leave_out("ColoredDigits", tested, trial=1, fraction=0.2)
+    task = LeaveOut(tested).task("ColoredDigits", 1, 0.2)
     for domain, count in card("ColoredDigits").domains.items():
         parts = [split for split in task.splits if split.domain == domain]
         assert sorted(np.concatenate([split.indices for split in parts])) == list(range(count))
@@ -31,7 +33,7 @@ def test_splits_cover_every_example_once_with_the_right_role(tested):
 
 
 def test_every_domain_has_a_split_of_its_own():
-    task = leave_out("ColoredDigits", ("-90%",), trial=3, fraction=0.2)
+    task = LeaveOut(("-90%",)).task("ColoredDigits", 3, 0.2)
     for position, domain in enumerate(card("ColoredDigits").domains):
         inside, outside = holdout(599, 0.2, seed_hash(3, position))
         found = {split.part: split.indices for split in task.splits if split.domain == domain}
@@ -39,25 +41,133 @@ def test_every_domain_has_a_split_of_its_own():
 
 
 def test_another_trial_splits_otherwise():
-    first, second = (leave_out("ColoredDigits", ("-90%",), trial, 0.2) for trial in (0, 1))
+    first, second = (LeaveOut(("-90%",)).task("ColoredDigits", trial, 0.2) for trial in (0, 1))
     assert first.fingerprint != second.fingerprint
 
 
 def test_a_domain_s_split_does_not_depend_on_which_domain_is_tested():
-    first, second = (leave_out("ColoredDigits", (name,), 0, 0.2) for name in ("+90%", "-90%"))
+    first, second = (LeaveOut((name,)).task("ColoredDigits", 0, 0.2) for name in ("+90%", "-90%"))
     assert all(np.array_equal(a.indices, b.indices) for a, b in zip(first.splits, second.splits, strict=True))
 
 
 def test_an_unknown_domain_suggests_the_nearest():
     with pytest.raises(DataError, match=r"EmojiStyles has no domain 'noto-v2'\. Did you mean noto-v1"):
-        leave_out("EmojiStyles", ("noto-v2",), 0, 0.2)
+        LeaveOut(("noto-v2",)).task("EmojiStyles", 0, 0.2)
 
 
 def test_testing_everything_is_refused():
     with pytest.raises(DataError, match="leaves no domain to train on"):
-        leave_out("ColoredDigits", ("+90%", "+80%", "-90%"), 0, 0.2)
+        LeaveOut(("+90%", "+80%", "-90%")).task("ColoredDigits", 0, 0.2)
 
 
 def test_a_domain_too_small_to_split_is_refused():
     with pytest.raises(DataError, match="too few to hold out"):
-        leave_out("ColoredDigits", ("+90%",), 0, 0.001)
+        LeaveOut(("+90%",)).task("ColoredDigits", 0, 0.001)
+
+
+@pytest.mark.parametrize("protocol", list(PROTOCOLS))
+@pytest.mark.parametrize("dataset", ["EmojiStyles", "RotatedDigits"])
+def test_every_protocol_gives_tasks_that_never_test_what_they_train_on(protocol, dataset):
+    if protocol.endswith("grouped") and dataset == "RotatedDigits":
+        with pytest.raises(DataError, match="has no groups to keep together"):
+            PROTOCOLS[protocol](card(dataset))[0].task(dataset, 0, 0.2)
+        return
+    for spec in PROTOCOLS[protocol](card(dataset)):
+        assert spec_of(json.loads(json.dumps(spec.describe()))) == spec
+        for trial in (0, 1):
+            task = spec.task(dataset, trial, 0.2)
+            assert task.of_role("train") and task.of_role("validation") and task.of_role("test")
+            assert len({split.name for split in task.splits}) == len(task.splits)
+            used = [(split.domain, i) for split in task.splits for i in split.indices]
+            assert len(used) == len(set(used)), "every example has one role"
+
+
+def test_groups_stay_on_one_side_in_all_domains():
+    task = LeaveOut(("noto",), grouped=True).task("EmojiStyles", 0, 0.2)
+    groups = {
+        role: {int(load("EmojiStyles")[split.domain].groups[i]) for split in task.of_role(role) for i in split.indices}
+        for role in ("train", "validation", "test")
+    }
+    assert not groups["train"] & (groups["validation"] | groups["test"])
+    assert {split.name for split in task.of_role("test")} == {"noto/in", "noto/out"}
+
+
+def test_leave_group_out_takes_neighbours_or_the_card_s_clusters():
+    specs = PROTOCOLS["leave-group-out"](card("RotatedDigits"))
+    assert [spec.test for spec in specs] == [("0", "15"), ("30", "45"), ("60", "75")]
+    clustered = card("RotatedDigits").model_copy(
+        update={"clusters": {"low": ("0", "15", "30"), "high": ("45", "60", "75")}}
+    )
+    assert [spec.test for spec in PROTOCOLS["leave-group-out"](clustered)] == [("0", "15", "30"), ("45", "60", "75")]
+
+
+def test_every_pair_is_left_out_once():
+    specs = PROTOCOLS["leave-pair-out"](card("ColoredDigits"))
+    assert [spec.test for spec in specs] == [("+90%", "+80%"), ("+90%", "-90%"), ("+80%", "-90%")]
+
+
+def test_fixed_domains_with_a_validation_domain_train_on_everything():
+    task = Fixed(("0", "15"), ("75",), validation=("30",)).task("RotatedDigits", 0, 0.2)
+    assert [(s.name, s.role, len(s.indices)) for s in task.splits] == [
+        ("0/all", "train", 300),
+        ("15/all", "train", 300),
+        ("30/all", "validation", 300),
+        ("75/all", "test", 299),
+    ]
+
+
+def test_fixed_domains_without_one_hold_a_part_out_and_may_be_limited():
+    task = Fixed(("0", "15"), ("75",), cap=10, total=100).task("RotatedDigits", 0, 0.2)
+    assert [(s.name, s.role, len(s.indices)) for s in task.splits] == [
+        ("0/in", "train", 50),
+        ("0/out", "validation", 60),
+        ("15/in", "train", 50),
+        ("15/out", "validation", 60),
+        ("75/all", "test", 100),
+    ]
+    labels = load("RotatedDigits")["75"].labels[task.of_role("test")[0].indices]
+    assert np.bincount(labels).tolist() == [10] * 10
+    with pytest.raises(DataError, match="'0' of RotatedDigits cannot be both trained on and tested"):
+        Fixed(("0",), ("0", "15")).task("RotatedDigits", 0, 0.2)
+
+
+@pytest.mark.parametrize("compositional", [False, True])
+def test_flexible_settings_never_test_a_class_in_a_domain_that_trains_it(compositional):
+    spec = Flexible(compositional, dominant=2, minor=2, exclusive=3, cap=7)
+    roles = spec.assignment("EmojiStyles")
+    task = spec.task("EmojiStyles", 0, 0.2)
+    labels = {domain.name: domain.labels for domain in load("EmojiStyles").domains}
+    pairs = {
+        role: {(split.domain, int(labels[split.domain][i])) for split in task.of_role(role) for i in split.indices}
+        for role in ("train", "validation", "test")
+    }
+    assert not (pairs["train"] | pairs["validation"]) & pairs["test"]
+    dominant = {name for by_domain in roles.values() for name, role in by_domain.items() if role == "dominant"}
+    tested = {name for by_domain in roles.values() for name, role in by_domain.items() if role == "test"}
+    assert bool(dominant & tested) != compositional
+    for label, by_domain in roles.items():
+        counted = list(by_domain.values())
+        assert (counted.count("dominant"), counted.count("train")) == (2, 2)
+        for split in task.of_role("test"):
+            assert (labels[split.domain][split.indices] == label).sum() <= 7
+    whole = {
+        (name, label) for label, by_domain in roles.items() for name, role in by_domain.items() if role == "dominant"
+    }
+    for name, label in whole:
+        used = [s.indices for s in task.splits if s.domain == name and s.role in ("train", "validation")]
+        found = (labels[name][np.concatenate(used)] == label).sum()
+        assert found == (labels[name] == label).sum(), "all images of a dominant domain"
+
+
+def test_flexible_settings_say_when_there_are_too_few_domains():
+    with pytest.raises(DataError, match="'animal' of EmojiStyles is in 7 domains, too few for 2 dominant, 12 minor"):
+        Flexible(compositional=False).task("EmojiStyles", 0, 0.2)
+
+
+def test_target_trained_divides_seven_to_one_to_two():
+    task = TargetTrained(("0",)).task("RotatedDigits", 0, 0.2)
+    assert [(s.name, s.role, len(s.indices)) for s in task.splits] == [
+        ("0/in", "train", 210),
+        ("0/out", "validation", 30),
+        ("0/rest", "test", 60),
+    ]

@@ -11,7 +11,7 @@ def test_a_wrong_name_suggests_the_nearest():
 
 
 def test_a_name_like_no_other_lists_all():
-    with pytest.raises(UnknownNameError, match="There are: ColoredDigits, .*EmojiStyles, .*RotatedMNIST"):
+    with pytest.raises(UnknownNameError, match=r"There are: ColoredDigits, .*EmojiStyles, .*RotatedMNIST"):
         DATASETS["zzz"]
 
 

@@ -27,7 +27,7 @@ def record(algorithm, tested, trial, draw, validation, reported, revision=1, hel
         ("validation", "out"): validation,
         ("train", "in"): 1.0,
     }
-    values = {s["name"]: {"accuracy": shown[s["role"], s["part"]]} for s in splits}
+    values = {s["name"]: {"count": 10, "accuracy": shown[s["role"], s["part"]]} for s in splits}
     about = {
         "id": f"{algorithm}-{tested}-{trial}-{draw}-{revision}",
         "dataset": "Toy",
@@ -35,6 +35,7 @@ def record(algorithm, tested, trial, draw, validation, reported, revision=1, hel
         "algorithm": algorithm,
         "revision": revision,
         "test_domains": [tested],
+        "task": {"kind": "leave-out"},
         "trial": trial,
         "draw": draw,
         "hparams": {"lr": 0.1},
@@ -45,6 +46,11 @@ def record(algorithm, tested, trial, draw, validation, reported, revision=1, hel
         "splits": splits,
     }
     return JobRecords(about, "done", [{"step": 10, "splits": values}])
+
+
+def only(domain):
+    """The column of a domain that is tested alone."""
+    return ((domain,), domain)
 
 
 def full_sweep():
@@ -73,9 +79,9 @@ def test_an_estimate_is_the_mean_with_the_sample_standard_error():
 
 def test_cells_and_averages():
     table = table_of(full_sweep())
-    assert table.columns == tuple((name,) for name in DOMAINS), "the dataset's order"
+    assert table.columns == tuple(only(name) for name in DOMAINS), "the dataset's order"
     assert table.algorithms == ["ERM", "CORAL"]
-    south = table.estimate("ERM", ("south",))
+    south = table.estimate("ERM", only("south"))
     assert south.mean == pytest.approx(11) and south.n == 3
     assert south.standard_error == pytest.approx(1 / math.sqrt(3))
     average = table.estimate("ERM", AVERAGE)
@@ -85,7 +91,7 @@ def test_cells_and_averages():
 
 def test_the_oracle_marks_its_numbers_wherever_they_are():
     table = table_of(full_sweep(), "oracle")
-    assert table.estimate("ERM", ("north",)).mean == 100
+    assert table.estimate("ERM", only("north")).mean == 100
     rows = [line for line in as_text(table).splitlines() if line.startswith(("ERM", "CORAL"))]
     assert all(line.count("†") == 4 for line in rows)
     assert "† Oracle: chosen with the test domain's labels" in as_text(table)
@@ -96,7 +102,7 @@ def test_a_missing_cell_is_shown_and_not_averaged_over():
     jobs = [job for job in full_sweep() if job.description["test_domains"] != ["south"]]
     jobs.append(record("ERM", "south", 0, 0, 0.9, 0.2))
     table = table_of(jobs)
-    assert table.estimate("CORAL", ("south",)) is None
+    assert table.estimate("CORAL", only("south")) is None
     assert table.estimate("CORAL", AVERAGE) is None
     assert table.estimate("ERM", AVERAGE).n == 1, "only trial 0 has every domain"
     assert "–" in as_text(table)
@@ -135,17 +141,17 @@ def test_settings_are_not_mixed():
 def test_what_is_reported_is_the_larger_part_whoever_chose():
     jobs = [record("ERM", "north", 0, 0, 0.9, 0.3, held_out=0.7), record("ERM", "north", 0, 1, 0.8, 0.4, held_out=0.6)]
     for rule in ("training-domain-validation", "oracle"):
-        assert table_of(jobs, rule).estimate("ERM", ("north",)).mean == pytest.approx(30)
+        assert table_of(jobs, rule).estimate("ERM", only("north")).mean == pytest.approx(30)
 
 
 def test_what_was_planned_and_has_not_finished_is_shown_as_missing():
     jobs = [job for job in full_sweep() if job.description["test_domains"] != ["south"] and job.id.startswith("ERM")]
     plan = [{**job.description, "id": job.id} for job in full_sweep()]
     (table,) = make_tables(jobs, [SELECTIONS["oracle"]], plan)
-    assert table.columns == tuple((name,) for name in DOMAINS)
+    assert table.columns == tuple(only(name) for name in DOMAINS)
     assert table.algorithms == ["ERM", "CORAL"]
     assert table.estimate("ERM", AVERAGE) is None, "no average over fewer domains than were asked for"
-    assert table.estimate("CORAL", ("north",)) is None
+    assert table.estimate("CORAL", only("north")) is None
     assert table.missing == 24 and "24 planned jobs have not finished" in as_text(table)
 
 
@@ -167,7 +173,7 @@ def test_a_domain_may_be_called_avg():
     try:
         jobs = [record("ERM", name, 0, 0, 0.9, value) for name, value in (("Avg", 0.2), ("other", 0.4))]
         table = table_of(jobs)
-        assert table.estimate("ERM", ("Avg",)).mean == pytest.approx(20)
+        assert table.estimate("ERM", only("Avg")).mean == pytest.approx(20)
         assert table.estimate("ERM", AVERAGE).mean == pytest.approx(30)
     finally:
         DOMAINS = before
@@ -193,3 +199,31 @@ def test_csv_names_the_chosen_jobs():
     assert south["jobs"] == "CORAL-south-0-0-1 CORAL-south-1-0-1 CORAL-south-2-0-1"
     assert (float(south["accuracy"]), south["n"], south["draws"]) == (50.0, "3", "0 0 0")
     assert (south["least_draws"], south["most_draws"]) == ("2", "2")
+
+
+def joint(trial, accuracies, kind="leave-out"):
+    """A job that tests two domains together; accuracies and counts of each."""
+    job = record("ERM", "north", trial, 0, 0.9, 0.0)
+    job.description["test_domains"] = ["north", "south"]
+    job.description["task"] = {"kind": kind}
+    for split in job.description["splits"]:
+        if split["domain"] == "south":
+            split["role"] = "test"
+    for domain, (accuracy, count) in accuracies.items():
+        job.rows[0]["splits"][f"{domain}/in"] = {"accuracy": accuracy, "count": count}
+    return job
+
+
+def test_domains_tested_together_have_a_column_each():
+    table = table_of([joint(0, {"north": (0.2, 10), "south": (0.6, 30)})])
+    assert [table.heading(column) for column in table.columns] == ["north", "south"]
+    together = ("north", "south")
+    assert table.estimate("ERM", (together, "north")).mean == pytest.approx(20)
+    assert table.estimate("ERM", (together, "south")).mean == pytest.approx(60)
+    assert table.estimate("ERM", AVERAGE).mean == pytest.approx(40), "unweighted over domains"
+
+
+def test_flexible_settings_report_overall_accuracy_alone():
+    table = table_of([joint(0, {"north": (0.2, 10), "south": (0.6, 30)}, kind="flexible")])
+    assert [table.heading(column) for column in table.columns] == ["overall"]
+    assert table.estimate("ERM", table.columns[0]).mean == pytest.approx(50), "weighted by images"

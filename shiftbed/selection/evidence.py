@@ -8,11 +8,15 @@ from shiftbed.errors import ShiftbedError
 
 
 class Column(NamedTuple):
-    """A kind of number in the records: a metric of the splits with a role and a part."""
+    """A kind of number in the records: a metric of the splits with a role, and a part if one is named."""
 
     role: str
-    part: str
+    part: str | None
     metric: str
+
+    def covers(self, split: dict[str, Any]) -> bool:
+        """Whether a split of a job's description belongs to the column."""
+        return split["role"] == self.role and self.part in (None, split["part"])
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,14 @@ class JobRecords:
         """The job's id."""
         return self.description["id"]
 
+    def has(self, column: Column) -> bool:
+        """Whether the job's task has splits of the column."""
+        return any(column.covers(split) for split in self.description["splits"])
+
     def read(self, row: dict[str, Any], column: Column) -> list[float]:
         """The column's values in a row, one per split, in the order of the dataset's domains."""
         return [
-            row["splits"][split["name"]][column.metric]
-            for split in self.description["splits"]
-            if (split["role"], split["part"]) == (column.role, column.part)
+            row["splits"][split["name"]][column.metric] for split in self.description["splits"] if column.covers(split)
         ]
 
 
@@ -58,7 +64,8 @@ class Reading:
             ShiftbedError: The rule did not declare the column.
         """
         if column not in self._values:
-            raise ShiftbedError(f"A selection rule read {'/'.join(column)}, which it does not declare.")
+            named = "/".join(str(word) for word in column)
+            raise ShiftbedError(f"A selection rule read {named}, which it does not declare.")
         return sum(self._values[column]) / len(self._values[column])
 
 
@@ -72,7 +79,8 @@ class Evidence:
 
     def __init__(self, jobs: Sequence[JobRecords], columns: frozenset[Column]) -> None:
         # Ordered by draw whatever the order of arrival: a tie between draws goes to the last, as in DomainBed.
-        ordered = sorted(jobs, key=lambda job: (job.description["draw"], job.id))
+        able = [job for job in jobs if all(map(job.has, columns))]
+        ordered = sorted(able, key=lambda job: (job.description["draw"], job.id))
         self._readings = {
             job.id: {row["step"]: Reading({name: job.read(row, name) for name in columns}) for row in job.rows}
             for job in ordered

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from shiftbed.registry import Registry
 from shiftbed.selection.evidence import Choice, Column, Evidence, JobRecords
 
-VALIDATION = Column("validation", "out", "accuracy")
+VALIDATION = Column("validation", None, "accuracy")
 TEST_HELD_OUT = Column("test", "out", "accuracy")
-REPORTED = Column("test", "in", "accuracy")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from shiftbed.data import card
 from shiftbed.errors import DataError, HparamError
 from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import Space, Value
-from shiftbed.protocols import PROTOCOLS
+from shiftbed.protocols import PROTOCOLS, TaskSpec
 from shiftbed.registry import did_you_mean
 from shiftbed.training.job import Job, make_job, search_space
 from shiftbed.training.recipes import recipe
@@ -71,10 +71,10 @@ def plan(request: Request) -> list[Job]:
             for algorithm in algorithms
         }
         jobs += [
-            make_job(dataset, algorithm, tested, resolved, draw, trial, by_hand[algorithm])
+            make_job(dataset, algorithm, spec, resolved, draw, trial, by_hand[algorithm])
             for trial in range(request.trials)
             for draw in range(request.draws)
-            for tested in tested_domains(request, dataset)
+            for spec in asked_tasks(request, dataset)
             for algorithm in algorithms
         ]
     return jobs
@@ -90,14 +90,17 @@ def _check_names(request: Request, datasets: list[str], algorithms: list[str]) -
     spaces.checked(request.overrides)
 
 
-def tested_domains(request: Request, dataset: str) -> list[tuple[str, ...]]:
-    """The sets of domains that are tested together, in the protocol's order."""
+def asked_tasks(request: Request, dataset: str) -> list[TaskSpec]:
+    """The protocol's tasks, in its order; where test domains are named, those that test nothing else."""
     listed = PROTOCOLS[request.protocol](card(dataset))
-    wanted = set(request.test_domains) or set(card(dataset).domains)
-    tested = [domains for domains in listed if set(domains) <= wanted]
-    if not tested:
-        raise DataError(f"None of the domains {', '.join(request.test_domains)} is in {dataset}; leave {dataset} out.")
-    return tested
+    if not request.test_domains:
+        return listed
+    wanted, fraction = set(request.test_domains), recipe(request.recipe, dataset).holdout
+    asked = [spec for spec in listed if set(spec.task(dataset, 0, fraction).test_domains) <= wanted]
+    if not asked:
+        names = ", ".join(request.test_domains)
+        raise DataError(f"No task of {request.protocol} on {dataset} tests {names} alone; leave {dataset} out.")
+    return asked
 
 
 def remember_plan(jobs: Sequence[Job], store: Store) -> None:
@@ -108,7 +111,7 @@ def remember_plan(jobs: Sequence[Job], store: Store) -> None:
                 "id": job.id,
                 "dataset": job.dataset,
                 "algorithm": job.algorithm,
-                "test_domains": list(job.test_domains),
+                "test_domains": list(job.task.test_domains),
                 "draw": job.draw,
                 "trial": job.trial,
                 "setting": job.setting,

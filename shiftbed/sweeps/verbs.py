@@ -7,6 +7,7 @@ from typing import Any
 from shiftbed.algorithms import load_code
 from shiftbed.data import card
 from shiftbed.hparams import Value
+from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
@@ -59,9 +60,11 @@ def train(
     """
     for path in code:
         load_code(Path(path))
-    tested = (test,) if isinstance(test, str) else tuple(test)
-    dataset = card(dataset).name
-    job = make_job(dataset, algorithm, tested, find_recipe(recipe, dataset, steps=steps), draw, trial, overrides)
+    tested = {test} if isinstance(test, str) else set(test)
+    known = card(dataset)
+    dataset = known.name
+    spec = LeaveOut(tuple([name for name in known.domains if name in tested] + sorted(tested - set(known.domains))))
+    job = make_job(dataset, algorithm, spec, find_recipe(recipe, dataset, steps=steps), draw, trial, overrides)
     store = LocalStore(Path(out))
     remember_plan([job], store)
     on_plan(job)

@@ -12,7 +12,7 @@ from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import Space, Value, shared_space
 from shiftbed.networks import NETWORKS
-from shiftbed.protocols import Task, leave_out
+from shiftbed.protocols import Task, TaskSpec, make_task, spec_of
 from shiftbed.training.recipes import Recipe
 
 ID_SCHEMA = 1
@@ -34,7 +34,7 @@ class Job:
 
     dataset: str
     algorithm: str
-    test_domains: tuple[str, ...]
+    spec: TaskSpec
     draw: int
     trial: int
     hparams: Mapping[str, Value]
@@ -44,7 +44,7 @@ class Job:
     @cached_property
     def task(self) -> Task:
         """The splits it trains, validates and tests on."""
-        return leave_out(self.dataset, self.test_domains, self.trial, self.recipe.holdout)
+        return make_task(self.spec, self.dataset, card(self.dataset).version, self.trial, self.recipe.holdout)
 
     @property
     def cell(self) -> list[Any]:
@@ -53,10 +53,10 @@ class Job:
 
     @property
     def setting(self) -> str:
-        """What jobs must share to stand in one table: dataset, recipe, hyperparameters set by hand, domains tested."""
+        """What jobs must share to stand in one table: dataset, recipe, hyperparameters set by hand, kind of task."""
         how = [self.recipe.name, self.recipe.arithmetic(), self.recipe.holdout, self.recipe.fixed]
         by_hand = self._set_by_hand(own=False)  # an algorithm's own ones make it another row, not another table
-        return digest([self.dataset, card(self.dataset).version, how, by_hand, len(self.test_domains)])[:ID_DIGITS]
+        return digest([self.dataset, card(self.dataset).version, how, by_hand, self.spec.family()])[:ID_DIGITS]
 
     def _set_by_hand(self, own: bool) -> dict[str, Value]:
         """The overrides of the algorithm's own hyperparameters, or of those all algorithms share."""
@@ -88,7 +88,8 @@ class Job:
             "version": card(self.dataset).version,
             "algorithm": self.algorithm,
             "revision": ALGORITHMS[self.algorithm].revision,
-            "test_domains": list(self.test_domains),
+            "task": self.spec.describe(),
+            "test_domains": list(self.task.test_domains),
             "draw": self.draw,
             "trial": self.trial,
             "hparams": dict(self.hparams),
@@ -113,7 +114,7 @@ class Job:
         job = cls(
             dataset=description["dataset"],
             algorithm=description["algorithm"],
-            test_domains=tuple(description["test_domains"]),
+            spec=spec_of(description["task"]),
             draw=description["draw"],
             trial=description["trial"],
             hparams=description["hparams"],
@@ -136,7 +137,7 @@ def search_space(algorithm: str, dataset: str) -> Space:
 def make_job(
     dataset: str,
     algorithm: str,
-    test_domains: tuple[str, ...],
+    spec: TaskSpec,
     recipe: Recipe,
     draw: int = 0,
     trial: int = 0,
@@ -154,6 +155,4 @@ def make_job(
     by_hand = space.checked(by_hand)
     fixed = {name: value for name, value in recipe.fixed.items() if name in space}
     hparams = {**space.draw(draw, trial), **fixed, **by_hand}
-    order = list(card(dataset).domains)
-    tested = sorted(set(test_domains), key=lambda name: (order.index(name) if name in order else -1, name))
-    return Job(card(dataset).name, algorithm, tuple(tested), draw, trial, hparams, recipe, by_hand)
+    return Job(card(dataset).name, algorithm, spec, draw, trial, hparams, recipe, by_hand)

@@ -37,11 +37,11 @@ def test_hyperparameters_set_by_hand_go_to_the_algorithms_that_have_them():
 
 def test_domains_may_be_those_of_one_of_several_datasets():
     jobs = plan(Request(["ColoredDigits", "RotatedDigits"], "ERM", test_domains=["-90%", "75"]))
-    assert [(job.dataset, job.test_domains) for job in jobs] == [
+    assert [(job.dataset, job.task.test_domains) for job in jobs] == [
         ("ColoredDigits", ("-90%",)),
         ("RotatedDigits", ("75",)),
     ]
-    with pytest.raises(DataError, match="None of the domains 75 is in ColoredDigits"):
+    with pytest.raises(DataError, match="No task of leave-one-domain-out on ColoredDigits tests 75 alone"):
         plan(Request(["ColoredDigits", "RotatedDigits"], "ERM", test_domains=["75"]))
 
 

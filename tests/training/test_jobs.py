@@ -5,6 +5,7 @@ import json
 import pytest
 
 from shiftbed.errors import HparamError, ShiftbedError, StoreError, UnknownNameError
+from shiftbed.protocols import LeaveOut
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe
 from tests.conftest import tiny_job
@@ -18,7 +19,7 @@ GOLDEN = {
 
 
 def golden_job(dataset, algorithm, test, draw, trial):
-    return make_job(dataset, algorithm, (test,), recipe("quick", dataset), draw, trial)
+    return make_job(dataset, algorithm, LeaveOut((test,)), recipe("quick", dataset), draw, trial)
 
 
 @pytest.mark.parametrize(("key", "expected"), GOLDEN.items())
@@ -34,7 +35,7 @@ def test_what_defines_the_result_changes_the_id():
         tiny_job("ERM", draw=1),
         tiny_job("ERM", steps=7),
         tiny_job("ERM", lr=0.5),
-        make_job("ColoredDigits", "ERM", ("+80%",), base.recipe, overrides={"batch_size": 4}),
+        make_job("ColoredDigits", "ERM", LeaveOut(("+80%",)), base.recipe, overrides={"batch_size": 4}),
     ]
     assert len({base.id, *(job.id for job in others)}) == 1 + len(others)
 
@@ -44,13 +45,16 @@ def test_what_does_not_define_the_result_leaves_the_id():
     default = tiny_job("ERM").hparams["lr"]
     assert tiny_job("ERM", lr=default).id == tiny_job("ERM").id
     renamed = tiny_job("ERM").recipe.model_copy(update={"name": "other", "summary": "other"})
-    assert make_job("ColoredDigits", "ERM", ("-90%",), renamed, overrides={"batch_size": 4}).id == tiny_job("ERM").id
+    assert (
+        make_job("ColoredDigits", "ERM", LeaveOut(("-90%",)), renamed, overrides={"batch_size": 4}).id
+        == tiny_job("ERM").id
+    )
 
 
 def test_test_domains_have_one_order_and_no_repetition():
     how = recipe("quick", "RotatedDigits")
-    ids = {make_job("RotatedDigits", "ERM", tested, how).id for tested in (("0", "75"), ("75", "0"), ("0", "75", "0"))}
-    assert len(ids) == 1
+    orders = (("0", "75"), ("75", "0"), ("0", "75", "0"))
+    assert len({make_job("RotatedDigits", "ERM", LeaveOut(tested), how).id for tested in orders}) == 1
 
 
 def test_a_job_survives_json():
@@ -67,12 +71,12 @@ def test_a_description_that_no_longer_fits_is_refused():
 
 def test_hyperparameters_come_from_the_draw_the_recipe_and_the_hand_in_this_order():
     how = recipe("quick", "ColoredDigits")
-    job = make_job("ColoredDigits", "IRM", ("-90%",), how, draw=1)
+    job = make_job("ColoredDigits", "IRM", LeaveOut(("-90%",)), how, draw=1)
     assert job.hparams["batch_size"] == how.fixed["batch_size"]
     assert job.hparams["irm_lambda"] == pytest.approx(65030.522, abs=5e-4)
-    by_hand = make_job("ColoredDigits", "IRM", ("-90%",), how, draw=1, overrides={"batch_size": 5})
+    by_hand = make_job("ColoredDigits", "IRM", LeaveOut(("-90%",)), how, draw=1, overrides={"batch_size": 5})
     assert by_hand.hparams["batch_size"] == 5
-    assert "irm_penalty_anneal_iters" not in make_job("ColoredDigits", "ERM", ("-90%",), how).hparams
+    assert "irm_penalty_anneal_iters" not in make_job("ColoredDigits", "ERM", LeaveOut(("-90%",)), how).hparams
 
 
 def test_wrong_names_and_values():
