@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from shiftbed.errors import UnknownNameError
 
 Entry = TypeVar("Entry")
+SHOWN = 12
 
 
 class Registry(Generic[Entry]):
@@ -72,9 +73,10 @@ class Registry(Generic[Entry]):
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """The sentence that follows an unknown name: the nearest names, or all of them when they are few."""
+    """The sentence that follows an unknown name: the nearest names, or some of all there are."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     near = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
     if near:
         return f" Did you mean {' or '.join(near)}?"
-    return f" There are: {', '.join(sorted(known))}." if known else ""
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return f" There are {', '.join(sorted(known)[:SHOWN])}{more}." if known else ""
