@@ -70,6 +70,12 @@ def log_uniform(low: float, high: float, default: float, base: int = 10, integer
     return Prior(default, sample, f"{base}^U({lowest:g}, {highest:g}){', integer' if integer else ''}")
 
 
+@lru_cache(maxsize=1 << 16)
+def _draw(name: str, prior: Prior, draw: int, trial: int) -> Value:
+    """DomainBed's rule: a generator for this name, seeded by the draw and the trial."""
+    return prior.sample(np.random.RandomState(seed_hash(seed_hash(draw, trial), name)))
+
+
 class Space(Mapping[str, Prior]):
     """The hyperparameters of an algorithm; spaces are joined with `|`.
 
@@ -101,8 +107,7 @@ class Space(Mapping[str, Prior]):
         """The values of one draw; draw 0 is the default values, whatever the trial."""
         if draw == 0:
             return {name: prior.default for name, prior in self.items()}
-        seed = seed_hash(draw, trial)
-        return {name: prior.sample(np.random.RandomState(seed_hash(seed, name))) for name, prior in self.items()}
+        return {name: _draw(name, prior, draw, trial) for name, prior in self.items()}
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Value]:
         """Values set by hand, in the types of the defaults (so that 1 and 1.0 make one job).

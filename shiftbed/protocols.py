@@ -11,7 +11,7 @@ import numpy as np
 
 from shiftbed.data import Card, card, load
 from shiftbed.errors import DataError
-from shiftbed.hashing import seed_hash
+from shiftbed.hashing import digest, seed_hash
 from shiftbed.registry import Registry, did_you_mean
 
 Role = Literal["train", "validation", "test", "unlabelled"]
@@ -62,12 +62,14 @@ class Task:
         return tuple(dict.fromkeys(split.domain for split in self.of_role("test")))
 
     @cached_property
-    def fingerprint(self) -> list[list[str]]:
-        """What a job's id says of the task: every split with the hash of its examples."""
-        return [
-            [s.domain, s.part, s.role, hashlib.sha256(s.indices.astype("<i8").tobytes()).hexdigest()]
-            for s in self.splits
-        ]
+    def fingerprint(self) -> str:
+        """What a job's id says of the task: a hash of every split with its examples."""
+        return digest(
+            [
+                [s.domain, s.part, s.role, hashlib.sha256(s.indices.astype("<i8").tobytes()).hexdigest()]
+                for s in self.splits
+            ]
+        )
 
 
 def holdout(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

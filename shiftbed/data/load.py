@@ -1,11 +1,12 @@
 """Finding datasets by name: built in, or prepared on this machine."""
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
 from shiftbed.data.dataset import DATASETS, Card, MultiDomainDataset
 from shiftbed.data.pack import read_card, read_pack
-from shiftbed.data.roots import data_root, pack_folder, prepared_names
+from shiftbed.data.roots import VARIABLE, pack_folder, prepared_names
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.registry import did_you_mean
 
@@ -16,11 +17,11 @@ def card(name: str) -> Card:
     Raises:
         UnknownNameError: No dataset has this name.
     """
-    return _card(name, data_root())
+    return _card(name, os.environ.get(VARIABLE))
 
 
-@lru_cache(maxsize=64)
-def _card(name: str, root: Path) -> Card:
+@lru_cache(maxsize=256)
+def _card(name: str, root: str | None) -> Card:
     if name in prepared_names():
         return read_card(pack_folder(name))
     try:
@@ -45,11 +46,11 @@ def load(name: str) -> MultiDomainDataset:
         UnknownNameError: No dataset has this name.
         DataError: It is not prepared here, or its domains are not what the card says.
     """
-    return _load(name, data_root())
+    return _load(name, os.environ.get(VARIABLE))
 
 
 @lru_cache(maxsize=4)
-def _load(name: str, root: Path) -> MultiDomainDataset:
+def _load(name: str, root: str | None) -> MultiDomainDataset:
     known = card(name)
     if known.name in prepared_names():
         return read_pack(pack_folder(known.name))

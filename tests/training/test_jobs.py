@@ -11,10 +11,10 @@ from shiftbed.training.recipes import recipe
 from tests.conftest import tiny_job
 
 GOLDEN = {
-    ("ColoredDigits", "ERM", "-90%", 0, 0): "030c4aa6fbf3fe8cf4a5",
-    ("EmojiStyles", "CORAL", "noto", 0, 0): "ddf1b7ef7b71c576b657",
-    ("EmojiStyles", "CORAL", "noto", 2, 1): "cf1e15d5aae5d1e1b901",
-    ("RotatedDigits", "IRM", "75", 1, 0): "843709bd75f61c49e528",
+    ("ColoredDigits", "ERM", "-90%", 0, 0): "e3f86365359825cb4d15",
+    ("EmojiStyles", "CORAL", "noto", 0, 0): "840603e8cd98dc50d04d",
+    ("EmojiStyles", "CORAL", "noto", 2, 1): "33a8c118b741e4944c7a",
+    ("RotatedDigits", "IRM", "75", 1, 0): "a76df428a723ef162770",
 }
 
 
