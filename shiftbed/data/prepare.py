@@ -1,11 +1,12 @@
 """`prepare`: from archives, folders or manifests to a pack that every command finds."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from shiftbed.data.arrays import write_arrays
+from shiftbed.data.arrays import check_counts, write_arrays
 from shiftbed.data.dataset import DATASETS, Card, DatasetEntry
 from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
@@ -105,7 +106,7 @@ def _prepare_own(
             pack_folder(name),
             short_side=short_side,
             skip_refused=skip_corrupt,
-            on_progress=lambda done, total: on_progress("packing", done, total),
+            on_progress=partial(on_progress, "packing"),
         )
     return Prepared(read_card(pack_folder(name)), left_out, content.duplicates())
 
@@ -127,11 +128,11 @@ def _prepare_known(
         raise DataError(f"{card.name} is built in and needs no preparation.")
     raw = _raw_files(card, source, on_progress)
     found = entry.read(raw)
-    if isinstance(found, list):
-        _check_counts(card, {domain.name: len(domain) for domain in found})
-        write_arrays(found, card, pack_folder(card.name))
+    if not isinstance(found, Listing):
+        show = partial(on_progress, "making domains")
+        write_arrays(found, card, pack_folder(card.name), show)
         return Prepared(card, [], [])
-    _check_counts(card, Counter(one.domain for one in found.examples))
+    check_counts(card, Counter(one.domain for one in found.examples))
     content = found.content()
     left_out = write_pack(
         found,
@@ -139,20 +140,9 @@ def _prepare_known(
         pack_folder(card.name),
         short_side=short_side,
         skip_refused=skip_corrupt,
-        on_progress=lambda done, total: on_progress("packing", done, total),
+        on_progress=partial(on_progress, "packing"),
     )
     return Prepared(read_card(pack_folder(card.name)), left_out, content.duplicates())
-
-
-def _check_counts(card: Card, found: Mapping[str, int]) -> None:
-    counts = {**dict.fromkeys(card.domains, 0), **found}
-    if counts != card.domains:
-        wrong = [
-            f"{name} {counts.get(name, 0)} (should be {n})" for name, n in card.domains.items() if counts[name] != n
-        ]
-        unknown = [name for name in counts if name not in card.domains]
-        differences = ", ".join([*wrong, *(f"{name} (unknown)" for name in unknown)])
-        raise DataError(f"The files of {card.name} version {card.version} are not as its card says: {differences}.")
 
 
 def _raw_files(card: Card, source: Path | None, on_progress: Callable[[str, int, int], None]) -> Path:

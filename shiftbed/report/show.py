@@ -24,12 +24,15 @@ def card_table(card: Card) -> Table:
 
 
 def dataset_table(cards: Iterable[Card]) -> Table:
-    """One row a dataset, and whether it can be used at once."""
-    table = Table("dataset", "domains", "classes", "images", "here", "what it is")
+    """One row a dataset: whether it can be used at once, and whether its builder ever ran on the real files."""
+    table = Table("dataset", "domains", "classes", "images", "here", "builder ran on")
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:4]:
+        column.justify = "right"
     for card in cards:
         here = "built in" if card.ran_on == "built in" else "packed" if card.name in prepared_names() else "–"
-        total = f"{sum(card.domains.values()):,}"
-        table.add_row(card.name, str(len(card.domains)), str(len(card.classes)), total, here, card.summary)
+        numbers = (str(len(card.domains)), str(len(card.classes)), card.images)
+        table.add_row(card.name, *numbers, here, f"{card.ran_on} files" if card.ran_on != "built in" else "–")
     return table
 
 

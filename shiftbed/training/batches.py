@@ -7,20 +7,26 @@ import torch
 import torch.nn.functional as F
 
 from shiftbed.algorithms import Batches
-from shiftbed.data import load
+from shiftbed.data import card, load
 from shiftbed.errors import DataError
 from shiftbed.protocols import Split
 from shiftbed.training.job import Job
 from shiftbed.training.streams import Stream, philox_key
 
 
-@lru_cache(maxsize=4)
 def domain_tensors(dataset: str, image_size: int | None) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Inputs and labels of every domain; images as uint8 N×C×H×W, reduced to `image_size` if they are larger.
 
     Raises:
         DataError: The images differ in size and the recipe does not say to which they are brought.
     """
+    return _domain_tensors(dataset, card(dataset).version, image_size)
+
+
+@lru_cache(maxsize=4)
+def _domain_tensors(
+    dataset: str, version: int | str, image_size: int | None
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     tensors = {}
     for domain in load(dataset).domains:
         if isinstance(domain.inputs, np.ndarray):

@@ -35,6 +35,7 @@ class Server:
                 self.send_response(206 if wanted else 200)
                 rest = content[start:]
                 self.send_header("Content-Length", str(len(rest)))
+                self.send_header("Content-Type", "text/html" if self.path.endswith("quota") else "application/x-tar")
                 self.end_headers()
                 if outer.drops:
                     outer.drops -= 1
@@ -105,6 +106,13 @@ def test_when_no_mirror_has_it_one_sentence_says_what_to_do(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_web_page_instead_of_the_file_is_no_download(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    with Server({"/quota": b"<html>too many downloads today</html>", "/right": CONTENT}) as server:
+        mirrors = (f"{server.address}/quota", f"{server.address}/right")
+        assert download(Archive(file="a", mirrors=mirrors), tmp_path).read_bytes() == CONTENT
+
+
 def test_what_is_here_is_not_fetched_again(tmp_path):
     (tmp_path / "a.tar").write_bytes(CONTENT)
     assert download(Archive(file="a.tar", mirrors=()), tmp_path).read_bytes() == CONTENT
@@ -158,7 +166,7 @@ def test_an_archive_that_points_outside_its_folder_is_refused_whole(tmp_path, ma
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
 
 
-@pytest.mark.parametrize("content", [b"no archive", tar_of(a=b"1" * 10_000)[:60], b""])
+@pytest.mark.parametrize("content", [b"no archive", tar_of(a=b"1" * 10_000)[:60], b""], ids=["text", "cut", "empty"])
 def test_a_damaged_archive_is_one_sentence(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(DataError, match="cannot be unpacked"):

@@ -1,0 +1,443 @@
+"""Where published datasets keep their images: one function for each layout on disk.
+
+A layout gets the folder of the unpacked files (or of the user's copy) and the dataset's card, and lists the examples.
+Domains, classes and their order are the card's, never the disk's. What is unpacked may lie at any depth, because every
+mirror wraps its files in other folders.
+"""
+
+import csv
+import json
+import os
+import re
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from glob import escape
+from pathlib import Path
+
+from shiftbed.data.dataset import Card
+from shiftbed.data.examples import IMAGE_SUFFIXES, Example, Listing
+from shiftbed.errors import DataError
+
+SPAWRIOUS_SHARES = (0.97, 0.87)
+UNIQUE_FOLDER = "unique"
+
+
+def folders(
+    raw: Path,
+    card: Card,
+    *,
+    folders: Mapping[str, str] | None = None,
+    numbered: bool = False,
+    leave_out: str | None = None,
+    ignore_other_classes: Sequence[str] = (),
+) -> Listing:
+    """`domain/class/image`, the layout of most datasets.
+
+    Args:
+        raw: The unpacked files.
+        card: The dataset's card.
+        folders: Patterns of the folder names of those domains whose folder is not called as the domain is.
+        numbered: Class folders may be called by the class's number instead of its name.
+        leave_out: A file that lists images to leave out, one `domain/class/image` a line.
+        ignore_other_classes: Domains whose folder has more classes than the dataset.
+
+    Raises:
+        DataError: A domain is missing or there twice, a folder is no class, or the list is needed and missing.
+    """
+    labels = {name: name for name in card.classes}
+    if numbered:
+        labels |= {str(number): name for number, name in enumerate(card.classes)}
+    examples: list[Example] = []
+    for domain, folder in _domain_folders(raw, card, card.domains, labels, folders or {}).items():
+        examples += _class_folders(card, domain, folder, labels, strict=domain not in ignore_other_classes)
+    if leave_out:
+        examples = _without_listed(raw, card, examples, leave_out)
+    return _listing(card, examples)
+
+
+def camera_traps(raw: Path, card: Card, *, annotations: str, locations: Mapping[str, str]) -> Listing:
+    """Terra Incognita: a folder of images, and COCO annotations that say where each was taken and what it shows.
+
+    As DomainBed has it, an image with animals of two classes is an example of each. The annotations are of more images
+    than the archive has; those that are not there are left out. Bursts of the camera (`seq_id`) are groups. A copy that
+    DomainBed sorted into folders `location_38/bird` needs no annotations.
+
+    Args:
+        raw: The unpacked files.
+        card: The dataset's card.
+        annotations: Pattern of the annotation file's name.
+        locations: The camera's location of each domain.
+    """
+    file = _find_file(raw, annotations)
+    if file is None:
+        return folders(raw, card, folders={domain: f"location_{place}" for domain, place in locations.items()})
+    content = _read_json(file)
+    domains = {place: domain for domain, place in locations.items()}
+    images = {image["id"]: image for image in content["images"] if str(image["location"]) in domains}
+    labels = {category["id"]: category["name"] for category in content["categories"]}
+    on_disk = {path.name: path for path in _walk_images(raw)}
+    examples = {}
+    for annotation in content["annotations"]:
+        image, label = images.get(annotation["image_id"]), labels[annotation["category_id"]]
+        path = on_disk.get(Path(image["file_name"]).name) if image and label in card.classes else None
+        if image and path:
+            burst = image.get("seq_id")
+            group = None if burst is None else str(burst)
+            examples[path, label] = Example(path, domains[str(image["location"])], label, group)
+    return _listing(card, examples.values())
+
+
+def camelyon17(raw: Path, card: Card) -> Listing:
+    """Camelyon17 of WILDS: `metadata.csv` names hospital, slide and label of every patch; slides are groups."""
+    file = _required_file(raw, card, "metadata.csv")
+    examples = []
+    for row in _rows(file, "patient", "node", "x_coord", "y_coord", "tumor", "center", "slide"):
+        node = f"patient_{int(row['patient']):03d}_node_{row['node']}"
+        path = file.parent / "patches" / node / f"patch_{node}_x_{row['x_coord']}_y_{row['y_coord']}.png"
+        label = card.classes[int(row["tumor"])]
+        examples.append(Example(path, f"hospital_{row['center']}", label, group=row["slide"]))
+    return _listing(card, _existing(card, examples))
+
+
+def fmow(raw: Path, card: Card, *, periods: Mapping[str, Mapping[str, Sequence]]) -> Listing:
+    """FMoW of WILDS: row k of `rgb_metadata.csv` describes `images/rgb_img_k.png`.
+
+    Args:
+        raw: The unpacked files.
+        card: The dataset's card.
+        periods: For each domain its first and last year, and which of the original parts belong to it.
+    """
+    file = _required_file(raw, card, "rgb_metadata.csv")
+    examples = []
+    for number, row in enumerate(_rows(file, "timestamp", "split", "category")):
+        year = int(row["timestamp"][:4])
+        for domain, period in periods.items():
+            if period["years"][0] <= year <= period["years"][1] and row["split"] in period["parts"]:
+                path = file.parent / "images" / f"rgb_img_{number}.png"
+                examples.append(Example(path, domain, row["category"], split=row["split"]))
+    return _listing(card, _existing(card, examples))
+
+
+def nico_splits(raw: Path, card: Card, *, splits: Mapping[str, str]) -> Listing:
+    r"""NICO as OoD-Bench divides it: lists of `bear\on_snow\0.jpg,bear,on_snow,animal` beside `animal` and `vehicle`.
+
+    Args:
+        raw: The unpacked files.
+        card: The dataset's card.
+        splits: The name of each domain's list.
+    """
+    roots = _find_folders(raw, lambda folder, children: set(card.classes) <= set(children))
+    if not roots:
+        raise DataError(f"{card.name} needs the folders {' and '.join(card.classes)}, and {raw} has none.")
+    examples = []
+    for domain, name in splits.items():
+        for row in csv.reader(_lines(_required_file(raw, card, name))):
+            inside, superclass = Path(*row[0].split("\\")), row[3]
+            examples.append(Example(roots[0] / superclass / "images" / inside, domain, superclass))
+    return _listing(card, _existing(card, examples))
+
+
+def celeba_splits(raw: Path, card: Card, *, splits: Mapping[str, str], attribute: int) -> Listing:
+    """CelebA as OoD-Bench divides it: lists of image names with their 40 attributes, beside `img_align_celeba`.
+
+    Args:
+        raw: The unpacked files.
+        card: The dataset's card.
+        splits: The name of each domain's list.
+        attribute: The number of the attribute that is the class, 0 or 1.
+    """
+    name = "img_align_celeba"
+    images = _find_folders(raw, lambda folder, children: folder.name == name and name not in children)
+    if not images:
+        raise DataError(f"{card.name} needs the folder {name} of CelebA's aligned images, and {raw} has none.")
+    examples = []
+    for domain, file in splits.items():
+        for row in _rows(_required_file(raw, card, file), "", str(attribute)):
+            examples.append(Example(images[0] / row[""], domain, card.classes[int(row[str(attribute)])]))
+    return _listing(card, _existing(card, examples))
+
+
+def spawrious(
+    raw: Path,
+    card: Card,
+    *,
+    train: Mapping[str, Sequence[str]],
+    test: Mapping[str, Sequence[str]],
+    filler: str | None = None,
+) -> Listing:
+    """Spawrious: `0/desert/bulldog/image`, in two halves 0 and 1; a challenge says where each breed is seen.
+
+    One to one (with a filler): training group k takes 97 % and 87 % of half k from the breed's place and the rest from
+    the filler's, first images by name. Many to many: group k has the breed in its k-th place, all of half 0.
+
+    Args:
+        raw: The unpacked files.
+        card: The dataset's card: the test domain and two training groups.
+        train: The two places of each class, one a training group.
+        test: The two places of each class in the test domain.
+        filler: The place that weakens the correlation.
+    """
+    halves = _find_folders(raw, lambda folder, children: folder.name == "0" and bool(set(train) & _below(folder)))
+    if not halves:
+        raise DataError(f"{card.name} needs folders like 0/desert/{card.classes[0]}, and {raw} has none.")
+    tested, *groups = card.domains
+    examples: list[Example] = []
+
+    def take(domain: str, half: int, place: str, label: str, rows: slice = slice(None)) -> int:
+        folder = halves[0].parent / str(half if filler else 0) / place / label
+        images = _images(folder) if folder.is_dir() else []
+        if not images:
+            raise DataError(f"{card.name} needs the images of {folder}, and there are none.")
+        examples.extend(Example(image, domain, label) for image in images[rows])
+        return len(images)
+
+    for label in card.classes:
+        for k, domain in enumerate(groups):
+            take(tested, k, test[label][k], label)
+            if filler is None:
+                take(domain, k, train[label][k], label)
+                continue
+            whole = len(_images(halves[0].parent / str(k) / train[label][k] / label))
+            most = int(SPAWRIOUS_SHARES[k] * whole)
+            take(domain, k, train[label][k], label, slice(most))
+            take(domain, k, filler, label, slice(whole - most))
+    return _listing(card, examples)
+
+
+def nico_plus_plus(raw: Path, card: Card) -> Listing:
+    """NICO++: common domains as `domain/class/image`, a class's unique ones as `unique/class/domain/image`.
+
+    The paper lists the unique domains of a class by falling size, and so they are numbered here: `uni_1` of a class is
+    its largest.
+    """
+    labels = {name: name for name in card.classes}
+    unique = [domain for domain in card.domains if domain.startswith("uni_")]
+    common = [domain for domain in card.domains if domain not in unique]
+    where = _domain_folders(raw, card, [*common, UNIQUE_FOLDER], labels, {})
+    root = where.pop(UNIQUE_FOLDER)
+    examples: list[Example] = []
+    for domain, folder in where.items():
+        examples += _class_folders(card, domain, folder, labels)
+    for label in card.classes:
+        images = {folder.name: _images(folder) for folder in _subfolders(root / label)}
+        if len(images) != len(unique):
+            raise DataError(f"{root / label} has {len(images)} folders; {card.name} has {len(unique)} a class there.")
+        by_size = sorted(images.items(), key=lambda item: (-len(item[1]), item[0]))
+        for domain, (_, found) in zip(unique, by_size, strict=True):
+            examples += [Example(image, domain, label) for image in found]
+    return _listing(card, examples)
+
+
+def warehouse(raw: Path, card: Card, *, groups: Mapping[str, str]) -> Listing:
+    """CIFAR-10-W: a folder with class folders is a domain wherever it sits; its path says which source it is from.
+
+    Not all of the sets can be downloaded: what is missing is said, and the rest is used.
+
+    Args:
+        raw: The unpacked files.
+        card: The dataset's card, whose clusters are the sources; a domain of no cluster stands for itself.
+        groups: For each source, and each domain of no cluster, a pattern to search in the path; the first that fits.
+    """
+    known = set(card.classes)
+    found: dict[str, list[Path]] = defaultdict(list)
+    for folder in _find_folders(raw, lambda _, children: len(known.intersection(children)) > len(known) // 2):
+        path = folder.relative_to(raw).as_posix()
+        group = next((name for name, pattern in groups.items() if re.search(pattern, path, re.IGNORECASE)), None)
+        if group is None:
+            raise DataError(f"{folder} has the classes of {card.name} but is of none of its sources; move it away.")
+        found[group].append(folder)
+    examples: list[Example] = []
+    for group, places in found.items():
+        names = card.clusters.get(group, (group,))
+        if len(places) > len(names):
+            many = f"{raw} has {len(places)} domains of {group} and {card.name} has {len(names)}"
+            raise DataError(f"{many}; move away those that are there twice.")
+        for name, folder in _numbered(names, places).items():
+            examples += _class_folders(card, name, folder, {label: label for label in card.classes})
+    there = {example.domain for example in examples}
+    if not there:
+        raise DataError(f"{raw} has no folder with the classes of {card.name} ({', '.join(card.classes)}).")
+    _say_missing(card, there)
+    return Listing.of(examples, [name for name in card.domains if name in there], card.classes)
+
+
+def _numbered(names: Sequence[str], places: Sequence[Path]) -> dict[str, Path]:
+    """Folders by domain name: by the number that ends the folder's name where that is possible, else in order."""
+    numbers = [re.search(r"(\d+)$", place.name) for place in places]
+    chosen = [int(match[1]) - 1 if match else -1 for match in numbers]
+    if len(set(chosen)) < len(chosen) or not all(0 <= number < len(names) for number in chosen):
+        chosen = list(range(len(places)))
+    return {names[number]: place for number, place in sorted(zip(chosen, places, strict=True))}
+
+
+def _say_missing(card: Card, there: set[str]) -> None:
+    clustered = [name for names in card.clusters.values() for name in names]
+    alone = [name for name in card.domains if name not in clustered]
+    if len(there) == len(card.domains):
+        return
+    parts = {group: sum(name in there for name in names) for group, names in card.clusters.items()}
+    sizes = {group: len(names) for group, names in card.clusters.items()}
+    less = [f"{group} {n} of {sizes[group]}" for group, n in parts.items() if n < sizes[group]]
+    less += [f"{name} missing" for name in alone if name not in there]
+    warnings.warn(
+        f"{sum(parts.values())} of {len(clustered)} test domains of {card.name} found, and "
+        f"{sum(name in there for name in alone)} of {len(alone)} training domains ({', '.join(less)}).",
+        stacklevel=2,
+    )
+
+
+def _domain_folders(
+    raw: Path, card: Card, domains: Iterable[str], labels: Mapping[str, str], patterns: Mapping[str, str]
+) -> dict[str, Path]:
+    """The folder of every domain: one of the right name that has a class in it."""
+    names = {domain: patterns.get(domain, escape(domain)).lower() for domain in domains}
+
+    def fits(folder: Path, domain: str) -> bool:
+        return fnmatchcase(folder.name.lower(), names[domain])
+
+    # A class inside is not enough: NICO++ has a class `train` and keeps all its domains in a folder of that name.
+    candidates = _find_folders(
+        raw, lambda folder, inside: any(fits(folder, one) for one in names) and any(name in labels for name in inside)
+    )
+    where = {domain: [folder for folder in candidates if fits(folder, domain)] for domain in names}
+    twice = [domain for domain, fitting in where.items() if len(fitting) > 1]
+    if twice:
+        first, second, *_ = where[twice[0]]
+        raise DataError(f"Domain '{twice[0]}' of {card.name} is there twice, {first} and {second}; move one away.")
+    missing = [f"{one} (a folder {names[one]})" if one in patterns else one for one in names if not where[one]]
+    if missing:
+        raise DataError(
+            f"{card.name} has the domains {', '.join(card.domains)}, but below {raw} there is no folder with its "
+            f"classes for {', '.join(missing)} ({card.source})."
+        )
+    return {domain: fitting[0] for domain, fitting in where.items()}
+
+
+def _class_folders(
+    card: Card, domain: str, folder: Path, labels: Mapping[str, str], strict: bool = True
+) -> list[Example]:
+    """The examples of one domain; a folder of images that is no class would be lost silently, and is refused."""
+    examples: list[Example] = []
+    for child in _subfolders(folder):
+        if child.name in labels:
+            examples += [Example(image, domain, labels[child.name]) for image in _images(child)]
+        elif strict and _images(child):
+            raise DataError(f"{child} is in domain '{domain}' but no class of {card.name}; rename it or move it away.")
+    return examples
+
+
+def _without_listed(raw: Path, card: Card, examples: list[Example], name: str) -> list[Example]:
+    """Leaves out what a published list names; a copy that was cleaned before needs no list."""
+    file = _find_file(raw, name)
+    if file is not None:
+        listed = {line.strip() for line in _lines(file)}
+        return [one for one in examples if "/".join(one.path.parts[-3:]) not in listed]
+    total = sum(card.domains.values())
+    if len(examples) > total:
+        raise DataError(
+            f"{raw} has {len(examples):,} images and {card.name} has {total:,}: the list of those to leave out, "
+            f"{name}, is not beside them; put it into {raw}."
+        )
+    return examples
+
+
+def _listing(card: Card, examples: Iterable[Example]) -> Listing:
+    """Sorted as the card has it, after a look for domains and classes that the card lacks or the disk does."""
+    found = list(examples)
+    counts = Counter(one.domain for one in found)
+    wrong = sorted({*counts} - {*card.domains}) or sorted({one.label for one in found} - {*card.classes})
+    if wrong:
+        raise DataError(f"The files of {card.name} name '{wrong[0]}', which its card does not have.")
+    empty = [domain for domain in card.domains if not counts[domain]]
+    if empty:
+        raise DataError(f"The files of {card.name} have no image of domain '{empty[0]}'.")
+    return Listing.of(found, tuple(card.domains), card.classes)
+
+
+def _existing(card: Card, examples: list[Example]) -> list[Example]:
+    missing = [one.path for one in examples if not one.path.is_file()]
+    if missing:
+        raise DataError(f"{len(missing):,} images that the lists of {card.name} name are missing, as {missing[0]}.")
+    return examples
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir()]
+    return [folder / name for name in sorted(names) if not name.startswith((".", "__MACOSX"))]
+
+
+def _below(folder: Path) -> set[str]:
+    """The names two levels below a folder."""
+    return {inner.name for child in _subfolders(folder) for inner in _subfolders(child)}
+
+
+def _images(folder: Path) -> list[Path]:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES]
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
+
+
+def _walk_images(raw: Path) -> Iterator[Path]:
+    waiting = [raw]
+    while waiting:
+        folder = waiting.pop()
+        yield from _images(folder)
+        waiting += _subfolders(folder)
+
+
+def _find_folders(raw: Path, wanted: Callable[[Path, list[str]], bool]) -> list[Path]:
+    """Every folder that is wanted, given its path and its subfolders' names; inside one there is no second search."""
+    found, waiting = [], [raw]
+    while waiting:
+        folder = waiting.pop()
+        children = _subfolders(folder)
+        if wanted(folder, [child.name for child in children]):
+            found.append(folder)
+        else:
+            waiting += children
+    return sorted(found)
+
+
+def _find_file(raw: Path, pattern: str) -> Path | None:
+    """The file of this name that is nearest to the top."""
+    fitting = [path for path in raw.rglob(pattern) if path.is_file() and not path.name.startswith(".")]
+    return min(fitting, key=lambda path: (len(path.parts), path), default=None)
+
+
+def _required_file(raw: Path, card: Card, name: str) -> Path:
+    file = _find_file(raw, name)
+    if file is None:
+        raise DataError(f"{card.name} needs the file {name}, and {raw} has none ({card.source}).")
+    return file
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines()
+
+
+def _rows(file: Path, *columns: str) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        if missing:
+            raise DataError(f"{file} has no column '{missing[0]}'; it is not the published file.")
+        return list(reader)
+
+
+def _read_json(file: Path) -> dict[str, list[dict]]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file} cannot be read ({error}); get it again.") from error
+
+
+LAYOUTS: dict[str, Callable[..., Listing]] = {
+    layout.__name__: layout
+    for layout in (
+        *(folders, camera_traps, camelyon17, fmow, nico_splits),
+        *(celeba_splits, spawrious, nico_plus_plus, warehouse),
+    )
+}
