@@ -13,7 +13,7 @@ from shiftbed.tables import as_text, read_tables
 
 ALGORITHMS = ("ERM", "CORAL", "GroupDRO", "IRM", "Mixup")
 SWEEPS = (
-    Request(("ColoredDigits",), ALGORITHMS, draws=3, trials=2),
+    Request(("ColoredDigits",), ALGORITHMS, draws=2, trials=2),
     Request(("EmojiStyles",), ALGORITHMS, draws=2, trials=2, test_domains=("noto-v1", "emojione-mono")),
 )
 
