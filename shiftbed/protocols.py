@@ -1,6 +1,7 @@
 """Who trains and who is tested: splits, tasks, and the protocols that list them."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, lru_cache
@@ -95,18 +96,18 @@ def capped(labels: np.ndarray, most: int, seed: int) -> np.ndarray:
     return np.sort(np.concatenate(kept))
 
 
-class TaskSpec:
+class TaskSpec(ABC):
     """What a protocol lists and a job keeps: enough to make the task's splits again on any machine."""
 
     kind: ClassVar[str]
 
+    @abstractmethod
     def task(self, dataset: str, trial: int, fraction: float) -> Task:
         """The splits for a trial; `fraction` is the share held out where the protocol holds out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def family(self) -> list[Any]:
         """What tasks must share to stand in one table."""
-        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """As JSON, for `job.json`."""
