@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import traceback
+import warnings
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -60,6 +61,8 @@ def serve(requests: socket.socket) -> None:
     from shiftbed.sweeps import worker
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    # Where pyarrow is installed, scikit-learn loads it and its allocator keeps a thread, which survives a fork.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 1)
         if not message:
