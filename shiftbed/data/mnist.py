@@ -166,7 +166,7 @@ def _register(
         version=1,
         summary=summary,
         domains=domains,
-        classes=("five to nine", "zero to four") if binary else classes,
+        classes=(f"{classes[5]} to {classes[9]}", f"{classes[0]} to {classes[4]}") if binary else classes,
         input_shape=shape,
         size_class="small",
         licence=licence,

@@ -37,12 +37,13 @@ def dataset_table(cards: Iterable[Card]) -> Table:
 
 
 def algorithm_table() -> Table:
-    """One row an algorithm: its idea, its paper, its own hyperparameters."""
+    """One row an algorithm: its idea, its paper, what it needs, its own hyperparameters."""
     table = Table("algorithm", "idea", "its hyperparameters")
     for name in ALGORITHMS:
         entry = ALGORITHMS[name]
         idea = (entry.cls.__doc__ or "").strip().split("\n")[0]
-        table.add_row(name, f"{idea}\n[dim]{entry.paper}[/dim]", "\n".join(entry.space))
+        needs = f"; needs {', '.join(entry.needs)}" if entry.needs else ""
+        table.add_row(name, f"{idea}\n[dim]{entry.paper}{needs}[/dim]", "\n".join(entry.space))
     return table
 
 

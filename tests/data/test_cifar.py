@@ -75,6 +75,10 @@ def test_the_new_test_sets(tmp_path):
     np.savez(tmp_path / "cifar102_test.npz", images=images, labels=labels)
     for (domain,) in (cifar.cifar_10_1(tmp_path), cifar.cifar_10_2(tmp_path)):
         assert np.array_equal(domain.inputs, images) and domain.labels.dtype == np.int64
+    for source in ("CIFAR-10.1", "CIFAR-10.2"):
+        *_, last = cifar.corrupted(tmp_path, ("contrast",), source)
+        assert last.name == "contrast-5" and last.inputs.shape == images.shape
+        assert np.array_equal(last.labels, labels) and not np.array_equal(last.inputs, images)
 
 
 @pytest.mark.parametrize(("name", "corruptions"), [("CIFAR-10-C", STANDARD), ("CIFAR-10-C-bar", BAR)])

@@ -83,6 +83,8 @@ def test_every_card_of_the_family_says_what_is_made():
         card = DATASETS[name].card
         assert sum(card.domains.values()) == (60_000 if "OoD-Bench" in name else 70_000)
         assert len(card.archives) == 4
+    assert DATASETS["ColoredMNIST"].card.classes == ("5 to 9", "0 to 4")
+    assert DATASETS["ColoredFashionMNIST"].card.classes == ("sandal to boot", "top to coat")
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real MNIST files are not here")
