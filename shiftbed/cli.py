@@ -176,7 +176,7 @@ def algorithms(code: Code = None, as_json: AsJson = False) -> None:
         load_code(path)
     if as_json:
         rows = [
-            {"name": name, "paper": ALGORITHMS[name].paper, "hparams": list(ALGORITHMS[name].space)}
+            {"name": name, "paper": ALGORITHMS[name].paper, "hparams": list(ALGORITHMS[name].space())}
             for name in ALGORITHMS
         ]
         print(json.dumps(rows))

@@ -18,6 +18,7 @@ from shiftbed.hashing import seed_hash
 from shiftbed.registry import did_you_mean
 
 Value = float | int | bool | str
+SizeClass = Literal["small", "large"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,10 @@ class Prior:
     default: Value
     sample: Callable[[np.random.RandomState], Value]
     text: str
+    minimum: float = 0.0
 
     def checked(self, name: str, value: Any) -> Value:
-        """A value set by hand, in the type of the default; no hyperparameter here is negative.
+        """A value set by hand, in the type of the default; few hyperparameters may be negative.
 
         Raises:
             HparamError: The value is of another kind.
@@ -40,7 +42,7 @@ class Prior:
         elif isinstance(self.default, int):
             right, kind = number and value == int(value) and value >= 0, "a whole number"
         elif isinstance(self.default, float):
-            right, kind = number and value >= 0, "a number of at least 0"
+            right, kind = number and value >= self.minimum, f"a number of at least {self.minimum:g}"
         else:
             right, kind = isinstance(value, str), "a word"
         if not right:
@@ -56,6 +58,16 @@ def constant(value: Value) -> Prior:
 def choice(*values: Value, default: Value) -> Prior:
     """One of the values, each as likely as the others."""
     return Prior(default, lambda random: random.choice(np.array(values)).item(), f"one of {list(values)}")
+
+
+def uniform(low: float, high: float, default: float, integer: bool = False) -> Prior:
+    """A number between two bounds; an integer is cut, not rounded, as DomainBed does."""
+
+    def sample(random: np.random.RandomState) -> Value:
+        value = random.uniform(low, high)
+        return int(value) if integer else value
+
+    return Prior(default, sample, f"U({low:g}, {high:g}){', integer' if integer else ''}", min(0.0, low))
 
 
 def log_uniform(low: float, high: float, default: float, base: int = 10, integer: bool = False) -> Prior:
@@ -121,8 +133,8 @@ class Space(Mapping[str, Prior]):
         return {name: self[name].checked(name, value) for name, value in values.items()}
 
 
-@lru_cache(maxsize=2)
-def shared_space(size_class: Literal["small", "large"]) -> Space:
+@lru_cache(maxsize=64)
+def shared_space(size_class: SizeClass, dataset: str = "") -> Space:
     """What every algorithm has, by the dataset's size class; names and values are DomainBed's."""
     common = Space(nonlinear_classifier=constant(False), resnet_dropout=choice(0.0, 0.1, 0.5, default=0.0))
     if size_class == "small":
@@ -131,8 +143,9 @@ def shared_space(size_class: Literal["small", "large"]) -> Space:
             weight_decay=constant(0.0),
             batch_size=log_uniform(2**3, 2**9, default=64, base=2, integer=True),
         )
+    largest = 2**5 if dataset == "DomainNet" else 2**5.5
     return common | Space(
         lr=log_uniform(10**-5, 10**-3.5, default=5e-5),
         weight_decay=log_uniform(1e-6, 1e-2, default=0.0),
-        batch_size=log_uniform(2**3, 2**5.5, default=32, base=2, integer=True),
+        batch_size=log_uniform(2**3, largest, default=32, base=2, integer=True),
     )

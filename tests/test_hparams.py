@@ -17,7 +17,7 @@ def test_draws_equal_domainbeds_on_large_images():
 
 
 def test_draws_equal_domainbeds_on_small_images():
-    values = (shared_space("small") | ALGORITHMS["IRM"].space).draw(1, trial=0)
+    values = (shared_space("small") | ALGORITHMS["IRM"].space()).draw(1, trial=0)
     assert values["lr"] == pytest.approx(1.19061629e-04, rel=1e-8)
     assert values["batch_size"] == 372
     assert values["irm_lambda"] == pytest.approx(65030.522, abs=5e-4)
@@ -38,7 +38,7 @@ def test_draws_equal_domainbeds_on_small_images():
     ],
 )
 def test_an_algorithm_s_own_draws_follow_domainbed_s_rule(algorithm, name, low, high, default):
-    prior = ALGORITHMS[algorithm].space
+    prior = ALGORITHMS[algorithm].space()
     for draw, trial in ((1, 0), (7, 2)):
         random = np.random.RandomState(seed_hash(seed_hash(draw, trial), name))
         assert prior.draw(draw, trial)[name] == 10 ** random.uniform(low, high)

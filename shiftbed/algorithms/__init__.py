@@ -1,8 +1,19 @@
 """Algorithms: one file per family, one class per algorithm."""
 
-from shiftbed.algorithms.base import ALGORITHMS, ERM, Algorithm, AlgorithmEntry, load_code, register
+from shiftbed.algorithms.base import (
+    ALGORITHMS,
+    ERM,
+    Algorithm,
+    AlgorithmEntry,
+    TrainingPlan,
+    Wrapper,
+    call_hook,
+    has_hook,
+    load_code,
+    register,
+)
 from shiftbed.algorithms.batches import Batches
-from shiftbed.hparams import Space, choice, constant, log_uniform
+from shiftbed.hparams import Space, choice, constant, log_uniform, uniform
 
 __all__ = [
     "ALGORITHMS",
@@ -11,9 +22,14 @@ __all__ = [
     "AlgorithmEntry",
     "Batches",
     "Space",
+    "TrainingPlan",
+    "Wrapper",
+    "call_hook",
     "choice",
     "constant",
+    "has_hook",
     "load_code",
     "log_uniform",
     "register",
+    "uniform",
 ]

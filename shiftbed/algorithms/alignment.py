@@ -5,7 +5,6 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms.base import ERM, Metrics, register
 from shiftbed.algorithms.batches import Batches
-from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, log_uniform
 
 
@@ -32,8 +31,7 @@ class CORAL(ERM):
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean risk plus gamma times the mean distance between the domains' first two moments."""
-        if min(batches.sizes) < 2:
-            raise AlgorithmError("CORAL needs at least 2 examples a domain and step; raise batch_size.")
+        self.at_least_two(batches)
         features = self.featurizer(batches.x)
         risks = batches.mean(F.cross_entropy(self.classifier(features), batches.y, reduction="none"))
         dimension = features.shape[1]

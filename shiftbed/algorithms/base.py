@@ -3,10 +3,11 @@
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,58 +19,123 @@ from shiftbed.algorithms import state
 from shiftbed.algorithms.batches import Batches
 from shiftbed.errors import AlgorithmError
 from shiftbed.hashing import digest
-from shiftbed.hparams import Space
-from shiftbed.registry import Registry
+from shiftbed.hparams import SizeClass, Space
+from shiftbed.registry import Registry, did_you_mean
 
 Metrics = dict[str, torch.Tensor]
 Minibatches = Batches | Iterable[tuple[torch.Tensor, torch.Tensor]]
+
+
+Need = Literal["domain labels", "two domains", "images", "feature maps", "test batches"]
+NEEDS: dict[str, str] = {
+    "domain labels": "it must know which domain an example comes from",
+    "two domains": "it is not defined for one training domain",
+    "images": "inputs must be images",
+    "feature maps": "the network must have convolutional stages",
+    "test batches": "its prediction looks at the other images of a test batch",
+}
 
 
 class AlgorithmEntry(NamedTuple):
     """A registered algorithm: its class and what registration says of it."""
 
     cls: "type[Algorithm]"
-    space: Space
+    spaces: Callable[[str, SizeClass], Space]
     paper: str
-    needs: tuple[str, ...]
+    needs: tuple[Need, ...]
     selection: str | None
     revision: int | str
+    separable: bool
+    capturable: bool
+
+    def space(self, dataset: str = "", size_class: SizeClass = "large") -> Space:
+        """Its own hyperparameters on a dataset."""
+        return self.spaces(dataset, size_class)
 
 
-ALGORITHMS: Registry[AlgorithmEntry] = Registry("algorithm", "shiftbed.algorithms")
+class AlgorithmRegistry(Registry[AlgorithmEntry]):
+    """The algorithms; a wrapper around another one is a name too: `SWAD(CORAL)`."""
+
+    def canonical_name(self, name: str) -> str:
+        """The registered spelling, of a wrapper and of what it wraps."""
+        outer, inner = _unwrapped(name)
+        if inner is None:
+            return super().canonical_name(name)
+        outer, inner = super().canonical_name(outer), self.canonical_name(inner)
+        composed = f"{outer}({inner})"
+        if composed not in self._entries:
+            self.add(composed, _wrapped(composed, self._entries[outer], self._entries[inner]))
+        return composed
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in super().__iter__() if "(" not in name)
+
+
+def _unwrapped(name: str) -> tuple[str, str | None]:
+    """`SWAD(CORAL)` as ("SWAD", "CORAL"); a plain name with None."""
+    outer, bracket, rest = name.partition("(")
+    return (outer.strip(), rest[:-1].strip()) if bracket and rest.endswith(")") else (name.strip(), None)
+
+
+def _wrapped(name: str, outer: AlgorithmEntry, inner: AlgorithmEntry) -> AlgorithmEntry:
+    """The entry of a wrapper around another algorithm than ERM."""
+    if not issubclass(outer.cls, Wrapper):
+        raise AlgorithmError(f"{name}: {outer.cls.__name__} wraps no other algorithm; only wrappers such as SWAD do.")
+    needs = tuple(dict.fromkeys((*outer.needs, *inner.needs)))
+    body = {"inner_class": inner.cls, "needs": needs, "__doc__": outer.cls.__doc__, "__module__": outer.cls.__module__}
+    cls = type(name, (outer.cls,), body)
+    return outer._replace(
+        cls=cls,
+        spaces=lambda dataset, size_class: inner.space(dataset, size_class) | outer.space(dataset, size_class),
+        paper=f"{outer.paper}; {inner.paper}",
+        needs=needs,
+        revision=f"{outer.revision}({inner.revision})",
+        separable=outer.separable and inner.separable,
+        capturable=False,
+    )
+
+
+ALGORITHMS = AlgorithmRegistry("algorithm", "shiftbed.algorithms")
 BUILT_IN: set[str] = set()
-HOOKS = {"start", "epoch", "evaluated"}
 AlgorithmClass = TypeVar("AlgorithmClass", bound="type[Algorithm]")
 
 
 def register(
     *,
-    space: Space | None = None,
+    space: Space | Callable[[str, SizeClass], Space] | None = None,
     paper: str = "",
-    needs: tuple[str, ...] = (),
+    needs: tuple[Need, ...] = (),
     selection: str | None = None,
     revision: int = 1,
+    separable: bool = False,
+    capturable: bool = False,
 ) -> Callable[[AlgorithmClass], AlgorithmClass]:
     """Registers an algorithm under its class name.
 
     Args:
-        space: Its own hyperparameters, beside the shared ones.
+        space: Its own hyperparameters, beside the shared ones; or a function of the dataset's name and its size class.
         paper: Who proposed it.
-        needs: What it cannot do without, in words ("domain labels").
+        needs: What it cannot do without, of `NEEDS`.
         selection: The name of its own model-selection rule; None marks it incomplete in DomainBed's sense.
         revision: Raised whenever its results change. Classes outside this package get a hash of their file instead.
+        separable: Its loss is a mean over examples, so that gradients of parts of a batch add up.
+        capturable: A step draws nothing on the host and branches on no value, so that a CUDA graph can replay it.
     """
+    given = space or Space()
+    spaces = given if callable(given) else (lambda dataset, size_class: given)
 
     def wrap(cls: AlgorithmClass) -> AlgorithmClass:
         ours = cls.__module__.startswith("shiftbed.")
         if not ours and cls.__name__ in BUILT_IN:
             raise AlgorithmError(f"{cls.__name__} is an algorithm of shiftbed; give your class another name.")
-        for hook in HOOKS & set(dir(cls)):
-            raise AlgorithmError(f"{cls.__name__} defines {hook}(), which this version does not call yet.")
+        for need in set(needs) - set(NEEDS):
+            raise AlgorithmError(f"{cls.__name__} cannot need '{need}'.{did_you_mean(need, list(NEEDS))}")
         if ours:
             BUILT_IN.add(cls.__name__)
         version = revision if ours else f"source {_source_hash(cls)}"
-        ALGORITHMS.add(cls.__name__, AlgorithmEntry(cls, space or Space(), paper, needs, selection, version))
+        cls.needs = needs
+        entry = AlgorithmEntry(cls, spaces, paper, needs, selection, version, separable, capturable)
+        ALGORITHMS.add(cls.__name__, entry)
         return cls
 
     return wrap
@@ -125,6 +191,31 @@ def load_code(path: Path) -> None:
         raise AlgorithmError(f"{path} registers no algorithm; write @register() before your class.")
 
 
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What lies ahead of an algorithm.
+
+    Attributes:
+        steps: Updates in all.
+        steps_per_epoch: Updates after which as many examples were drawn as there are training examples.
+        seed: A number that belongs to the job.
+    """
+
+    steps: int
+    steps_per_epoch: int
+    seed: int
+
+
+class TrainingData(Protocol):
+    """All training examples, un-augmented; `Batches.positions` are places in this order."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs as the network takes them, and labels, in order."""
+        ...
+
+
 class Algorithm(nn.Module):
     """A module that learns from one minibatch per training domain.
 
@@ -136,16 +227,32 @@ class Algorithm(nn.Module):
         hparams: The hyperparameters, and what the recipe says of the network.
         step: The number of updates made.
         restart_step: The step before which the optimizer starts anew (annealed penalties), or None.
-        rng: The one generator of all random draws on the host; the engine reseeds it before every update.
+        rng: The one generator of all random draws on the host; the engine reseeds it before every update and epoch.
+        cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
+        needs: What registration says the class cannot do without.
+
+    Three methods are optional; the engine calls those that a class defines:
+
+    - `start(plan: TrainingPlan)` once, before the first update and before a saved state is loaded;
+    - `epoch(data: TrainingData)` before the first update and then every `plan.steps_per_epoch` updates;
+    - `evaluated(results)` at every evaluation, with accuracy, loss and count of the validation splits of training
+      domains, by name, and of nothing else. These are the results of `current`, the weights being trained.
     """
 
     optimizer: torch.optim.Optimizer
     restart_step: int | None = None
+    cycle: int = 1
+    needs: tuple[Need, ...] = ()
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:
         super().__init__()
+        name = type(self).__name__
+        if "two domains" in self.needs and num_domains < 2:
+            raise AlgorithmError(f"{name} needs two or more training domains; this task has {num_domains}.")
+        if "images" in self.needs and len(input_shape) != 3:
+            raise AlgorithmError(f"{name} needs images; these inputs have the shape {tuple(input_shape)}.")
         self.hparams = dict(hparams)
         self.step = 0
         self.rng = np.random.Generator(np.random.Philox(0))
@@ -165,7 +272,7 @@ class Algorithm(nn.Module):
         """One step of the optimizer; returns detached tensors, so that no step waits for the device."""
         if self.step == self.restart_step:
             self.optimizer = self.make_optimizer()
-        loss, metrics = self.objective(Batches.of(minibatches), self.step)
+        loss, metrics = self.objective(Batches.of(minibatches, unlabeled), self.step)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -177,6 +284,22 @@ class Algorithm(nn.Module):
     def predict(self, x: torch.Tensor) -> torch.Tensor:
         """The logits of a batch of inputs."""
         raise AlgorithmError(f"{type(self).__name__} does not define predict().")
+
+    def current(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits of the weights being trained; they differ from `predict` where weights are averaged."""
+        return self.predict(x)
+
+    def drawn(self, values: np.ndarray | float) -> torch.Tensor:
+        """What `rng` drew, as a tensor on the device; real numbers in the type of the weights."""
+        weight = next(self.parameters())
+        tensor = torch.as_tensor(values)
+        return tensor.to(weight.device, weight.dtype if tensor.is_floating_point() else None, non_blocking=True)
+
+    def at_least_two(self, batches: Batches) -> None:
+        """Refuses minibatches of one example, for methods that compare the examples of a domain."""
+        if min(batches.sizes) < 2:
+            name = type(self).__name__
+            raise AlgorithmError(f"{name} needs at least 2 examples a domain and step; raise batch_size.")
 
     def get_extra_state(self) -> dict[str, Any]:
         """What `nn.Module` leaves out of a state: optimizers, plain attributes, what is frozen."""
@@ -195,7 +318,55 @@ class Algorithm(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
 
-@register(paper="Vapnik, 1998")
+class Wrapper(Algorithm):
+    """An algorithm around another one, ERM unless its name says which: `SWAD(CORAL)`.
+
+    The hyperparameters of both are in `hparams`. A child changes what it must of `update` and `predict`. Hooks reach
+    both, the wrapper's own first.
+    """
+
+    inner_class: "type[Algorithm] | None" = None  # None is ERM
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
+    ) -> None:
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        self.inner = (self.inner_class or ERM)(input_shape, num_classes, num_domains, hparams)
+
+    def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
+        """The update of the algorithm inside."""
+        self.inner.rng = self.rng
+        metrics = self.inner.update(minibatches, unlabeled)
+        self.step += 1
+        return metrics
+
+    def predict(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits of the algorithm inside."""
+        return self.inner.predict(x)
+
+    def current(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits of the weights being trained."""
+        return self.inner.current(x)
+
+
+Hook = Literal["start", "epoch", "evaluated"]
+
+
+def has_hook(cls: "type[Algorithm] | None", hook: Hook) -> bool:
+    """Whether a class, or one it wraps, defines one of the three optional methods."""
+    return cls is not None and (hasattr(cls, hook) or has_hook(getattr(cls, "inner_class", None), hook))
+
+
+def call_hook(algorithm: Algorithm, hook: Hook, argument: Any) -> None:
+    """Calls one of the three optional methods where the class, or one it wraps, defines it."""
+    if hasattr(algorithm, hook):
+        getattr(algorithm, hook)(argument)
+    if isinstance(algorithm, Wrapper):
+        algorithm.inner.rng = algorithm.rng
+        call_hook(algorithm.inner, hook, argument)
+
+
+@register(paper="Vapnik, 1998", separable=True, capturable=True)
 class ERM(Algorithm):
     """Minimises the average risk over all examples."""
 
@@ -204,8 +375,11 @@ class ERM(Algorithm):
     ) -> None:
         super().__init__(input_shape, num_classes, num_domains, hparams)
         self.featurizer = networks.Featurizer(input_shape, self.hparams)
+        if "feature maps" in self.needs and not self.featurizer.stages:
+            kind, name = type(self.featurizer).__name__, type(self).__name__
+            raise AlgorithmError(f"{name} needs convolutional stages, which the network {kind} does not have.")
         self.classifier = networks.Classifier(
-            self.featurizer.n_outputs, num_classes, self.hparams["nonlinear_classifier"]
+            self.featurizer.n_outputs, num_classes, self.hparams.get("nonlinear_classifier", False)
         )
         self.network = nn.Sequential(self.featurizer, self.classifier)
         self.optimizer = self.make_optimizer()

@@ -10,20 +10,48 @@ class Batches(Sequence[tuple[torch.Tensor, torch.Tensor]]):
 
     Iterates as `(x, y)` views, one per domain, as DomainBed's list of minibatches does; `x`, `y` and `sizes` give the
     whole, so that nothing is concatenated twice.
+
+    Attributes:
+        x: The inputs of all domains, one domain after the other.
+        y: Their labels.
+        sizes: The number of examples of each domain.
+        positions: The place of each example in the training data, where the engine made the batches.
+        unlabeled: Inputs of test domains without labels, one batch each; empty unless the task adapts.
     """
 
-    def __init__(self, x: torch.Tensor, y: torch.Tensor, sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        sizes: Sequence[int],
+        positions: torch.Tensor | None = None,
+        unlabeled: Sequence[torch.Tensor] = (),
+    ) -> None:
         self.x = x
         self.y = y
         self.sizes = tuple(sizes)
+        self.positions = positions
+        self.unlabeled = tuple(unlabeled)
 
     @classmethod
-    def of(cls, minibatches: "Batches | Iterable[tuple[torch.Tensor, torch.Tensor]]") -> "Batches":
+    def of(
+        cls,
+        minibatches: "Batches | Iterable[tuple[torch.Tensor, torch.Tensor]]",
+        unlabeled: Sequence[torch.Tensor] | None = None,
+    ) -> "Batches":
         """The same minibatches as one whole; a plain list is concatenated."""
-        if isinstance(minibatches, Batches):
+        if isinstance(minibatches, Batches) and not unlabeled:
             return minibatches
+        if isinstance(minibatches, Batches):
+            return cls(minibatches.x, minibatches.y, minibatches.sizes, minibatches.positions, unlabeled or ())
         xs, ys = zip(*minibatches, strict=True)
-        return cls(torch.cat(xs), torch.cat(ys), [len(y) for y in ys])
+        return cls(torch.cat(xs), torch.cat(ys), [len(y) for y in ys], unlabeled=unlabeled or ())
+
+    @property
+    def domains(self) -> torch.Tensor:
+        """The number of each example's domain."""
+        numbers = [torch.full((size,), number, device=self.y.device) for number, size in enumerate(self.sizes)]
+        return torch.cat(numbers)
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms.base import ERM, Metrics, register
 from shiftbed.algorithms.batches import Batches
-from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, log_uniform
 
 
@@ -44,8 +43,7 @@ class IRM(ERM):
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean risk plus the weighted mean over domains of the product of both halves' gradients."""
-        if min(batches.sizes) < 2:
-            raise AlgorithmError("IRM needs at least 2 examples a domain and step; raise batch_size.")
+        self.at_least_two(batches)
         logits = self.network(batches.x)
         risks = batches.mean(F.cross_entropy(logits, batches.y, reduction="none"))
         gradients = batches.split(scale_gradients(logits, batches.y))

@@ -12,10 +12,22 @@ from shiftbed.registry import Registry
 
 
 class FeaturizerModule(nn.Module):
-    """A module that says how long its feature vector is; `revision` is raised whenever results change."""
+    """A module that says how long its feature vector is.
+
+    Attributes:
+        n_outputs: The length of the feature vector.
+        revision: Raised whenever results change.
+        stages: The modules whose outputs are convolution maps (N×C×H×W), in order; empty if there are none. A forward
+            hook on one of them sees and can replace its map.
+    """
 
     n_outputs: int
     revision: int = 1
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The modules whose outputs are convolution maps, in order."""
+        return []
 
     def __init__(self, input_shape: tuple[int, ...], hparams: Mapping[str, Any]) -> None:
         super().__init__()
@@ -69,6 +81,11 @@ class SmallConv(FeaturizerModule):
         pool = nn.Identity() if input_shape[1:] in ((8, 8), (16, 16), (32, 32)) else nn.AdaptiveAvgPool2d(4)
         self.maps = nn.Sequential(*layers, pool, nn.Flatten())
         self.features = nn.Sequential(nn.Linear(16 * channels, self.n_outputs), nn.ReLU())
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The three convolutions, each after its ReLU."""
+        return [self.maps[2], self.maps[5], self.maps[8]]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Features of images in [0, 1]."""

@@ -43,7 +43,7 @@ def algorithm_table() -> Table:
         entry = ALGORITHMS[name]
         idea = (entry.cls.__doc__ or "").strip().split("\n")[0]
         needs = f"; needs {', '.join(entry.needs)}" if entry.needs else ""
-        table.add_row(name, f"{idea}\n[dim]{entry.paper}{needs}[/dim]", "\n".join(entry.space))
+        table.add_row(name, f"{idea}\n[dim]{entry.paper}{needs}[/dim]", "\n".join(entry.space()))
     return table
 
 

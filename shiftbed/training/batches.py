@@ -1,5 +1,6 @@
 """The data of one task as tensors, and the batches that its streams make of it."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -67,10 +68,12 @@ class TaskData:
                 f"A batch of {self.batch_size} cannot be drawn from the {len(smallest.indices)} training examples of "
                 f"domain '{smallest.domain}' of {job.dataset}; set batch_size between 1 and that."
             )
+        training = job.task.of_role("train")
         self.streams = {
             split.domain: Stream(philox_key(*job.cell, split.domain), split.indices, job.recipe.sampling)
-            for split in job.task.of_role("train")
+            for split in training
         }
+        self.training = TrainingExamples(self, training)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -79,15 +82,47 @@ class TaskData:
 
     def batches(self, step: int) -> Batches:
         """The minibatches of a step: positions `step · B` to `(step + 1) · B` of each training domain's stream."""
-        inputs, labels = [], []
+        inputs, labels, positions = [], [], []
         for domain, stream in self.streams.items():
             chosen = torch.from_numpy(stream.take(step * self.batch_size, self.batch_size))
             inputs.append(self.tensors[domain][0][chosen])
             labels.append(self.tensors[domain][1][chosen])
-        return Batches(as_model_input(torch.cat(inputs)), torch.cat(labels), [self.batch_size] * len(self.streams))
+            positions.append(self.training.positions[domain][chosen])
+        sizes = [self.batch_size] * len(self.streams)
+        return Batches(as_model_input(torch.cat(inputs)), torch.cat(labels), sizes, torch.cat(positions))
 
     def whole(self, split: Split) -> tuple[torch.Tensor, torch.Tensor]:
         """All inputs (still as stored) and labels of a split."""
         inputs, labels = self.tensors[split.domain]
         chosen = torch.from_numpy(split.indices)
         return inputs[chosen], labels[chosen]
+
+
+class TrainingExamples:
+    """All training examples of a task, one domain after the other, un-augmented.
+
+    Attributes:
+        positions: For each domain, where each of its examples stands here; −1 for those that are not trained on.
+    """
+
+    def __init__(self, data: TaskData, splits: list[Split]) -> None:
+        self._data = data
+        self._splits = splits
+        self.positions: dict[str, torch.Tensor] = {}
+        start = 0
+        for split in splits:
+            positions = torch.full((len(data.tensors[split.domain][1]),), -1)
+            positions[torch.from_numpy(split.indices)] = torch.arange(start, start + len(split.indices))
+            self.positions[split.domain] = positions
+            start += len(split.indices)
+        self._count = start
+
+    def __len__(self) -> int:
+        return self._count
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs as the network takes them, and labels, in the order of `Batches.positions`."""
+        for split in self._splits:
+            inputs, labels = self._data.whole(split)
+            for x, y in zip(inputs.split(size), labels.split(size), strict=True):
+                yield as_model_input(x), y

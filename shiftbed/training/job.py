@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from shiftbed.algorithms import ALGORITHMS
+from shiftbed.algorithms import ALGORITHMS, has_hook
 from shiftbed.data import card
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical, digest
@@ -60,7 +60,7 @@ class Job:
 
     def _set_by_hand(self, own: bool) -> dict[str, Value]:
         """The overrides of the algorithm's own hyperparameters, or of those all algorithms share."""
-        space = ALGORITHMS[self.algorithm].space
+        space = ALGORITHMS[self.algorithm].space(self.dataset, card(self.dataset).size_class)
         return {name: value for name, value in self.overrides.items() if (name in space) == own}
 
     @cached_property
@@ -78,6 +78,8 @@ class Job:
             ALGORITHMS[self.algorithm].revision,
             dict(self.hparams),
         ]
+        if has_hook(ALGORITHMS[self.algorithm].cls, "evaluated"):  # it learns from evaluations: when they are matters
+            identity.append(self.recipe.evaluate_every)
         return hashlib.sha256(canonical(identity)).hexdigest()[:ID_DIGITS]
 
     def describe(self) -> dict[str, Any]:
@@ -131,7 +133,8 @@ class Job:
 
 def search_space(algorithm: str, dataset: str) -> Space:
     """All hyperparameters of an algorithm on a dataset."""
-    return shared_space(card(dataset).size_class) | ALGORITHMS[algorithm].space
+    size_class = card(dataset).size_class
+    return shared_space(size_class, dataset) | ALGORITHMS[algorithm].space(dataset, size_class)
 
 
 def make_job(

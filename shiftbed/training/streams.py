@@ -53,7 +53,7 @@ class Stream:
         return np.random.Philox(key=self.key, counter=start).random_raw(4 * count).reshape(count, 4)
 
 
-def reseed(job_id: str, step: int, moment: Literal["weights", "update", "evaluation"]) -> np.random.Generator:
+def reseed(job_id: str, step: int, moment: Literal["weights", "epoch", "update", "evaluation"]) -> np.random.Generator:
     """Seeds the default generators for one moment of a job, so that any class resumes with no generator state saved.
 
     Returns:

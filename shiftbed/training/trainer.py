@@ -1,12 +1,13 @@
 """The live objects of one job: its data, its algorithm, and its position."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from shiftbed.algorithms import ALGORITHMS, Algorithm
+from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, call_hook, has_hook
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
 from shiftbed.protocols import Split
@@ -15,6 +16,8 @@ from shiftbed.training.job import Job
 from shiftbed.training.streams import philox_key, reseed
 
 EVALUATION_BATCH = 512
+TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction depends on the batch
+Predict = Callable[[torch.Tensor], torch.Tensor]
 Row = dict[str, Any]
 
 
@@ -36,12 +39,22 @@ class Trainer:
             len(job.task.train_domains),
             {**job.hparams, "network": job.recipe.network},
         )
+        per_step = self.data.batch_size * len(self.data.streams)
+        self.plan = TrainingPlan(
+            steps=job.recipe.steps,
+            steps_per_epoch=max(1, round(len(self.data.training) / per_step)),
+            seed=philox_key(job.id) % 2**32,
+        )
+        call_hook(self.algorithm, "start", self.plan)
         self.step = 0
         # The first step with a bad loss, kept as a tensor so that no step waits for the device.
         self._bad_step = torch.tensor(math.inf)
 
     def advance(self) -> dict[str, Any]:
         """One update; returns what the algorithm says of it."""
+        if self.step % self.plan.steps_per_epoch == 0 and has_hook(type(self.algorithm), "epoch"):
+            self.algorithm.rng = reseed(self.job.id, self.step, "epoch")
+            call_hook(self.algorithm, "epoch", self.data.training)
         self.algorithm.train()
         self.algorithm.rng = reseed(self.job.id, self.step, "update")
         metrics = self.algorithm.update(self.data.batches(self.step), None)
@@ -62,13 +75,20 @@ class Trainer:
         """Accuracy, loss and count of every split that a selection may read: all but those that are trained on."""
         self.algorithm.eval()
         reseed(self.job.id, self.step, "evaluation")
+        if has_hook(type(self.algorithm), "evaluated"):
+            trained = set(self.job.task.train_domains)
+            validation = [s for s in self.job.task.of_role("validation") if s.domain in trained]
+            results = {split.name: self._evaluate_split(split, self.algorithm.current) for split in validation}
+            call_hook(self.algorithm, "evaluated", results)
         splits = [split for split in self.job.task.splits if split.role in ("validation", "test")]
-        return {"step": self.step, "splits": {split.name: self._evaluate_split(split) for split in splits}}
+        rows = {split.name: self._evaluate_split(split, self.algorithm.predict) for split in splits}
+        return {"step": self.step, "splits": rows}
 
     @torch.inference_mode()
-    def _evaluate_split(self, split: Split) -> dict[str, float | int]:
+    def _evaluate_split(self, split: Split, predict: Predict) -> dict[str, float | int]:
         inputs, labels = self.data.whole(split)
-        logits = torch.cat([self.algorithm.predict(as_model_input(x)) for x in inputs.split(EVALUATION_BATCH)])
+        size = TRANSDUCTIVE_BATCH if "test batches" in self.algorithm.needs else EVALUATION_BATCH
+        logits = torch.cat([predict(as_model_input(x)) for x in inputs.split(size)])
         if not torch.isfinite(logits).all():  # the first class would win, and sometimes a table
             self._bad_step = torch.minimum(self._bad_step, torch.tensor(float(self.step)))
         accuracy = int((logits.argmax(1) == labels).sum()) / len(labels)

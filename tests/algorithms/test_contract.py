@@ -46,7 +46,7 @@ class PastedVREx(ERM):
 def build(name, domains=3):
     values = {**search_space("ERM", "ColoredDigits").draw(0, 0), "network": "small", "irm_penalty_anneal_iters": 2}
     cls = PastedVREx if name == "pasted" else ALGORITHMS[name].cls
-    space = {} if name == "pasted" else ALGORITHMS[name].space.draw(0, 0)
+    space = {} if name == "pasted" else ALGORITHMS[name].space().draw(0, 0)
     return cls((2, 8, 8), 3, domains, {**space, **values})
 
 

@@ -75,7 +75,6 @@ def test_a_file_may_be_called_like_a_standard_module(write):
             MINE.format(imports="").replace("Mine", "ERM"),
             "ERM is an algorithm of shiftbed; give your class another name",
         ),
-        (MINE.format(imports="").replace("pass", "def evaluated(self, results): pass"), "does not call yet"),
     ],
 )
 def test_files_that_cannot_be_used(write, text, words):
