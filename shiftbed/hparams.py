@@ -149,3 +149,76 @@ def shared_space(size_class: SizeClass, dataset: str = "") -> Space:
         weight_decay=log_uniform(1e-6, 1e-2, default=0.0),
         batch_size=log_uniform(2**3, largest, default=32, base=2, integer=True),
     )
+
+
+DEFAULT_SPACE = "domainbed-head"
+
+
+def _domainbed_paper(dataset: str, size_class: SizeClass) -> dict[str, Space]:
+    """Table 8 of the DomainBed paper as printed, also where its text and its code say otherwise."""
+    lr = Space(lr=log_uniform(10**-4.5, 10**-3.5, default=1e-3)) if size_class == "small" else Space()
+    smallest, largest = (2**3, 2**9) if size_class == "small" else (2**3, 2**5.5)
+    batch = log_uniform(smallest, largest, default=64 if size_class == "small" else 32, base=2, integer=True)
+    return {
+        "": lr | Space(batch_size=batch),
+        "Mixup": Space(mixup_alpha=log_uniform(1, 1e4, default=0.2)),
+        "GroupDRO": Space(groupdro_eta=log_uniform(1e-1, 1e1, default=1e-2)),
+    }
+
+
+def _ood_bench(dataset: str, size_class: SizeClass) -> dict[str, Space]:
+    """OoD-Bench's ranges: no dropout, a constant share in Mixup, and its own ranges on CelebA."""
+    shared = Space(resnet_dropout=constant(0.0))
+    own = {"Mixup": Space(mixup_alpha=constant(0.1))}
+    if dataset == "CelebA":
+        anneal = log_uniform(1, 10**3.5, default=500, integer=True)
+        shared |= Space(batch_size=log_uniform(2**4.5, 2**6, default=48, base=2, integer=True))
+        own |= {"IRM": Space(irm_penalty_anneal_iters=anneal), "VREx": Space(vrex_penalty_anneal_iters=anneal)}
+    return {"": shared, **own}
+
+
+def _domainbed_v2(dataset: str, size_class: SizeClass) -> dict[str, Space]:
+    """DomainBed-v2's ranges, without its clash of names (Fishr's `lambda` written over DANN's)."""
+    return {
+        "": Space(
+            lr=log_uniform(1e-5, 3e-4, default=5e-5),
+            weight_decay=log_uniform(1e-6, 1e-2, default=0.0),
+            batch_size=constant(32),
+            resnet_dropout=constant(0.0),
+        ),
+        "IRM": Space(
+            irm_lambda=log_uniform(1e-5, 1e-1, default=1e2),
+            irm_penalty_anneal_iters=uniform(1, 1e4, default=500, integer=True),
+        ),
+        "MMD": Space(mmd_gamma=log_uniform(1e-2, 1.0, default=1.0)),
+    }
+
+
+def _domainbed_v2_scratch(dataset: str, size_class: SizeClass) -> dict[str, Space]:
+    """DomainBed-v2's ranges for random initial weights."""
+    spaces = _domainbed_v2(dataset, size_class)
+    return {**spaces, "": spaces[""] | Space(lr=log_uniform(10**-4.5, 1e-3, default=5e-5))}
+
+
+# What each source changes of DomainBed's current ranges: for all algorithms under "", then by algorithm.
+NAMED_SPACES: dict[str, Callable[[str, SizeClass], dict[str, Space]]] = {
+    DEFAULT_SPACE: lambda dataset, size_class: {},
+    "domainbed-paper": _domainbed_paper,
+    "ood-bench": _ood_bench,
+    "domainbed-v2": _domainbed_v2,
+    "domainbed-v2-scratch": _domainbed_v2_scratch,
+}
+
+
+def with_named_space(space: Space, named: str, algorithm: str, dataset: str, size_class: SizeClass) -> Space:
+    """A search space with the ranges of a named one in place of those of equal name.
+
+    Raises:
+        HparamError: There is no space of this name.
+    """
+    if named not in NAMED_SPACES:
+        raise HparamError(f"There is no search space '{named}'.{did_you_mean(named, list(NAMED_SPACES))}")
+    changes = NAMED_SPACES[named](dataset, size_class)
+    parts = ["", *algorithm.replace(")", "").split("(")]  # a wrapper and what it wraps
+    ours = Space().union(changes[part] for part in parts if part in changes)
+    return space | Space(**{name: prior for name, prior in ours.items() if name in space})

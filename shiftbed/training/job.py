@@ -3,14 +3,14 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from shiftbed.algorithms import ALGORITHMS, has_hook
 from shiftbed.data import card
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical, digest
-from shiftbed.hparams import Space, Value, shared_space
+from shiftbed.hparams import DEFAULT_SPACE, SizeClass, Space, Value, shared_space, with_named_space
 from shiftbed.networks import NETWORKS
 from shiftbed.protocols import Task, TaskSpec, make_task, spec_of
 from shiftbed.training.recipes import Recipe
@@ -131,10 +131,18 @@ class Job:
         return job
 
 
-def search_space(algorithm: str, dataset: str) -> Space:
-    """All hyperparameters of an algorithm on a dataset."""
-    size_class = card(dataset).size_class
-    return shared_space(size_class, dataset) | ALGORITHMS[algorithm].space(dataset, size_class)
+@lru_cache(maxsize=1024)
+def _search_space(algorithm: str, dataset: str, version: int | str, size_class: SizeClass, named: str) -> Space:
+    space = shared_space(size_class, dataset) | ALGORITHMS[algorithm].space(dataset, size_class)
+    return with_named_space(space, named, algorithm, dataset, size_class)
+
+
+def search_space(algorithm: str, dataset: str, named: str = DEFAULT_SPACE) -> Space:
+    """All hyperparameters of an algorithm on a dataset, with the ranges of a named space."""
+    algorithm, known = ALGORITHMS.canonical_name(algorithm), card(dataset)
+    # A user's class may be registered again with another space: its revision is part of the key.
+    revision = f"{known.version}/{ALGORITHMS[algorithm].revision}"
+    return _search_space(algorithm, known.name, revision, known.size_class, named)
 
 
 def make_job(
@@ -154,7 +162,7 @@ def make_job(
     """
     algorithm = ALGORITHMS.canonical_name(algorithm)
     by_hand = dict(overrides or {})
-    space = search_space(algorithm, dataset)
+    space = search_space(algorithm, dataset, recipe.space)
     by_hand = space.checked(by_hand)
     fixed = {name: value for name, value in recipe.fixed.items() if name in space}
     hparams = {**space.draw(draw, trial), **fixed, **by_hand}

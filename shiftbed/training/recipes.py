@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shiftbed.errors import ShiftbedError, UnknownNameError
-from shiftbed.hparams import Value
+from shiftbed.hparams import DEFAULT_SPACE, Value
 from shiftbed.registry import did_you_mean
 from shiftbed.training.streams import Sampling
 
@@ -25,6 +25,7 @@ class Recipe(BaseModel):
         holdout: The share of every domain that is held out.
         sampling: How a domain's stream draws its examples.
         image_size: The side to which larger images are reduced, or None.
+        space: The named search space that draws come from.
         fixed: Hyperparameters that the recipe states instead of drawing them.
     """
 
@@ -38,6 +39,7 @@ class Recipe(BaseModel):
     holdout: float = Field(gt=0, lt=1)
     sampling: Sampling = "with-replacement"
     image_size: int | None = None
+    space: str = DEFAULT_SPACE
     fixed: dict[str, Value] = {}
 
     def arithmetic(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What every registered algorithm, and every class pasted from elsewhere, must do."""
+"""The whole state of a class pasted from elsewhere, and the minibatches of a step."""
 
 import io
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shiftbed.algorithms import ALGORITHMS, ERM, Batches
+from shiftbed.algorithms import ERM, Batches
 from shiftbed.training.job import search_space
 
 
@@ -43,11 +43,8 @@ class PastedVREx(ERM):
         return {"loss": loss.item()}
 
 
-def build(name, domains=3):
-    values = {**search_space("ERM", "ColoredDigits").draw(0, 0), "network": "small", "irm_penalty_anneal_iters": 2}
-    cls = PastedVREx if name == "pasted" else ALGORITHMS[name].cls
-    space = {} if name == "pasted" else ALGORITHMS[name].space().draw(0, 0)
-    return cls((2, 8, 8), 3, domains, {**space, **values})
+def build():
+    return PastedVREx((2, 8, 8), 3, 3, {**search_space("ERM", "ColoredDigits").draw(0, 0), "network": "small"})
 
 
 def batches(seed, domains=3):
@@ -63,19 +60,15 @@ def step(algorithm, seed):
     return algorithm.update(batches(seed))
 
 
-EVERYONE = [*ALGORITHMS, "pasted"]
-
-
-@pytest.mark.parametrize("name", EVERYONE)
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
-def test_saved_and_loaded_into_a_new_object_the_next_step_is_the_same(name, before):
-    algorithm = build(name)
+def test_saved_and_loaded_into_a_new_object_the_next_step_is_the_same(before):
+    algorithm = build()
     for seed in range(before):
         step(algorithm, seed)
     file = io.BytesIO()
     torch.save(algorithm.state_dict(), file)
     torch.manual_seed(99)
-    other = build(name)
+    other = build()
     other.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
     for seed in range(before, before + 3):
         one, two = step(algorithm, seed), step(other, seed)
@@ -83,32 +76,6 @@ def test_saved_and_loaded_into_a_new_object_the_next_step_is_the_same(name, befo
     for key, value in algorithm.state_dict().items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(value, other.state_dict()[key]), key
-
-
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_every_parameter_is_in_the_optimizer_once_and_moves(name):
-    algorithm = build(name)
-    parameters = [parameter for group in algorithm.optimizer.param_groups for parameter in group["params"]]
-    assert sorted(map(id, parameters)) == sorted(map(id, algorithm.parameters()))
-    before = [parameter.clone() for parameter in algorithm.parameters()]
-    for seed in range(3):
-        step(algorithm, seed)
-    for (key, now), then in zip(algorithm.named_parameters(), before, strict=True):
-        assert not torch.equal(now, then), key
-
-
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_update_returns_detached_tensors(name):
-    for value in step(build(name), 0).values():
-        assert isinstance(value, torch.Tensor)
-        assert not value.requires_grad
-
-
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_predict_does_not_depend_on_the_batch(name):
-    algorithm = build(name).eval()
-    x = batches(1).x
-    assert torch.allclose(algorithm.predict(x)[:2], algorithm.predict(x[:2]), atol=1e-6)
 
 
 def test_batches_are_a_list_of_minibatches_and_one_whole():

@@ -1,0 +1,239 @@
+"""Classes in the style that is published for DomainBed, one of each family, run here as they are."""
+
+# ruff: noqa: UP008
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.autograd as autograd
+import torch.nn.functional as F
+from torch import nn
+
+from shiftbed.algorithms import register
+from shiftbed.algorithms.domainbed import ERM, Algorithm, misc, networks
+from shiftbed.training.run import run_job
+from shiftbed.training.store import LocalStore
+from tests.conftest import tiny_job
+
+
+class FeatureMatch(ERM):
+    """Alignment: a distance between the mean features of all pairs of environments."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super(FeatureMatch, self).__init__(input_shape, num_classes, num_domains, hparams)
+        self.gamma = hparams.get("gamma", 0.5)
+
+    def distance(self, a, b):
+        return (a.mean(0, keepdim=True) - b.mean(0, keepdim=True)).pow(2).mean()
+
+    def update(self, minibatches, unlabeled=None):
+        objective, penalty = 0, 0
+        nmb = len(minibatches)
+        features = [self.featurizer(xi) for xi, _ in minibatches]
+        classifs = [self.classifier(fi) for fi in features]
+        targets = [yi for _, yi in minibatches]
+        for i in range(nmb):
+            objective += F.cross_entropy(classifs[i], targets[i])
+            for j in range(i + 1, nmb):
+                penalty += self.distance(features[i], features[j])
+        objective /= nmb
+        self.optimizer.zero_grad()
+        (objective + self.gamma * penalty).backward()
+        self.optimizer.step()
+        if torch.is_tensor(penalty):
+            penalty = penalty.item()
+        return {"loss": objective.item(), "penalty": penalty}
+
+
+class TwoPlayers(Algorithm):
+    """Adversarial: a discriminator with its own optimizer, turns by a counter in a buffer."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super(TwoPlayers, self).__init__(input_shape, num_classes, num_domains, hparams)
+        self.register_buffer("update_count", torch.tensor([0]))
+        self.featurizer = networks.Featurizer(input_shape, self.hparams)
+        self.classifier = networks.Classifier(
+            self.featurizer.n_outputs, num_classes, self.hparams["nonlinear_classifier"]
+        )
+        self.discriminator = networks.MLP(
+            self.featurizer.n_outputs, num_domains, {"mlp_width": 8, "mlp_depth": 3, "mlp_dropout": 0.1}
+        )
+        self.disc_opt = torch.optim.Adam(self.discriminator.parameters(), lr=self.hparams["lr"], betas=(0.5, 0.9))
+        self.gen_opt = torch.optim.Adam(
+            (list(self.featurizer.parameters()) + list(self.classifier.parameters())), lr=self.hparams["lr"]
+        )
+
+    def update(self, minibatches, unlabeled=None):
+        device = "cuda" if minibatches[0][0].is_cuda else "cpu"
+        self.update_count += 1
+        all_x = torch.cat([x for x, y in minibatches])
+        all_y = torch.cat([y for x, y in minibatches])
+        all_z = self.featurizer(all_x)
+        labels = torch.cat(
+            [torch.full((x.shape[0],), i, dtype=torch.int64, device=device) for i, (x, y) in enumerate(minibatches)]
+        )
+        disc_loss = F.cross_entropy(self.discriminator(all_z), labels)
+        if self.update_count.item() % 2 < 1:
+            self.disc_opt.zero_grad()
+            disc_loss.backward()
+            self.disc_opt.step()
+            return {"disc_loss": disc_loss.item()}
+        gen_loss = F.cross_entropy(self.classifier(all_z), all_y) - 0.1 * disc_loss
+        self.disc_opt.zero_grad()
+        self.gen_opt.zero_grad()
+        gen_loss.backward()
+        self.gen_opt.step()
+        return {"gen_loss": gen_loss.item()}
+
+    def predict(self, x):
+        return self.classifier(self.featurizer(x))
+
+
+class SignMask(ERM):
+    """Gradients: those of each environment, kept where they agree."""
+
+    def update(self, minibatches, unlabeled=None):
+        total_loss = 0
+        param_gradients = [[] for _ in self.network.parameters()]
+        for x, y in minibatches:
+            loss = F.cross_entropy(self.network(x), y)
+            total_loss += loss
+            for grads, g in zip(param_gradients, autograd.grad(loss, self.network.parameters()), strict=True):
+                grads.append(g)
+        self.optimizer.zero_grad()
+        for param, grads in zip(self.network.parameters(), param_gradients, strict=True):
+            grads = torch.stack(grads, dim=0)
+            param.grad = (torch.sign(grads).mean(0).abs() > 0.5).float() * grads.mean(0)
+        self.optimizer.step()
+        return {"loss": (total_loss / len(minibatches)).item()}
+
+
+class MetaStep(ERM):
+    """Meta-learning: steps on copies of the network, with an inner optimizer whose state is carried along."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super(MetaStep, self).__init__(input_shape, num_classes, num_domains, hparams)
+        self.optimizer_inner_state = None
+
+    def update(self, minibatches, unlabeled=None):
+        inner = copy.deepcopy(self.network)
+        optimizer = torch.optim.Adam(inner.parameters(), lr=self.hparams["lr"])
+        if self.optimizer_inner_state is not None:
+            optimizer.load_state_dict(self.optimizer_inner_state)
+        for (xi, yi), (xj, yj) in misc.split_meta_train_test(list(minibatches), num_meta_test=2):
+            loss = F.cross_entropy(inner(xi), yi) + F.cross_entropy(inner(xj), yj)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        self.optimizer_inner_state = optimizer.state_dict()
+        meta, now = misc.ParamDict(self.network.state_dict()), misc.ParamDict(inner.state_dict())
+        self.network.load_state_dict(meta + 0.5 * (now - meta))
+        return {"loss": loss.item(), "moved": misc.l2_between_dicts(meta, now).item()}
+
+
+class MeanOfWeights(ERM, misc.MovingAverage):
+    """Averaging: predicts with the running mean of the weights."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        ERM.__init__(self, input_shape, num_classes, num_domains, hparams)
+        misc.MovingAverage.__init__(self, self.network)
+        self.sma_start_iter = 2
+
+    def update(self, minibatches, unlabeled=None):
+        all_x = torch.cat([x for x, y in minibatches])
+        all_y = torch.cat([y for x, y in minibatches])
+        loss = F.cross_entropy(self.network(all_x), all_y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.update_sma()
+        return {"loss": loss.item()}
+
+    def predict(self, x):
+        self.network_sma.eval()
+        return self.network_sma(x)
+
+
+class PairMix(ERM):
+    """Augmentation: mixtures of random pairs, with shares from NumPy's global generator."""
+
+    def update(self, minibatches, unlabeled=None):
+        objective = 0
+        for (xi, yi), (xj, yj) in misc.random_pairs_of_minibatches(minibatches):
+            lam = np.random.beta(0.3, 0.3)
+            predictions = self.predict(lam * xi + (1 - lam) * xj)
+            objective += lam * F.cross_entropy(predictions, yi)
+            objective += (1 - lam) * F.cross_entropy(predictions, yj)
+        objective /= len(minibatches)
+        self.optimizer.zero_grad()
+        objective.backward()
+        self.optimizer.step()
+        return {"loss": objective.item()}
+
+
+FAMILIES = [FeatureMatch, TwoPlayers, SignMask, MetaStep, MeanOfWeights, PairMix]
+
+
+@pytest.fixture(params=FAMILIES, ids=lambda cls: cls.__name__)
+def pasted(request):
+    register()(request.param)
+    return request.param.__name__
+
+
+def test_it_trains_and_interrupted_it_ends_the_same(pasted, tmp_path):
+    job = tiny_job(pasted)
+    whole, broken = LocalStore(tmp_path / "whole"), LocalStore(tmp_path / "broken")
+    assert run_job(job, whole, keep="final") == "done"
+    asked = iter([False, False, True])
+    assert run_job(job, broken, should_stop=lambda: next(asked, True)) == "stopped"
+    assert run_job(job, broken, keep="final") == "done"
+    for file in ("records.jsonl", "weights.safetensors", "done.json"):
+        key = f"jobs/{job.id}/{file}"
+        assert whole.get(key) == broken.get(key), file
+
+
+def minibatch(size, value):
+    return torch.full((size, 1), float(value)), torch.full((size,), value)
+
+
+def test_pairs_form_one_cycle_and_are_cut_to_the_shorter():
+    pairs = misc.random_pairs_of_minibatches([minibatch(size, size) for size in (2, 3, 4)])
+    firsts = [int(one[1][0]) for one, _ in pairs]
+    assert sorted(firsts) == [2, 3, 4]
+    for (x1, y1), (x2, y2) in pairs:
+        assert len(x1) == len(x2) == len(y1) == len(y2) == min(int(y1[0]), int(y2[0]))
+        assert int(y1[0]) != int(y2[0])
+    seconds = {int(one[1][0]): int(two[1][0]) for one, two in pairs}
+    assert seconds[seconds[seconds[2]]] == 2, "three steps lead around the cycle"
+
+
+@pytest.mark.parametrize(("domains", "held_out", "pairs"), [(3, 1, 2), (3, 2, 1), (2, 2, 1), (2, 1, 1), (5, 2, 3)])
+def test_meta_splits_never_share_a_domain_and_are_never_empty(domains, held_out, pairs):
+    minibatches = [minibatch(2, number) for number in range(domains)]
+    made = list(misc.split_meta_train_test(minibatches, held_out))
+    assert len(made) == pairs
+    train, test = {int(one[1][0]) for one, _ in made}, {int(two[1][0]) for _, two in made}
+    assert not train & test
+
+
+def test_named_tensors_calculate_as_one_vector():
+    one, two = misc.ParamDict(a=torch.tensor(2.0)), misc.ParamDict(a=torch.tensor(5.0))
+    assert (one + two)["a"] == 7 and (two - one)["a"] == 3 and (10 - two)["a"] == 5
+    assert (0.5 * one)["a"] == 1 and (one / 2)["a"] == 1
+    assert misc.l2_between_dicts({"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([1.0, 4.0])}) == 2
+
+
+def test_the_moving_average_is_the_mean_since_its_start():
+    network = nn.Linear(1, 1)
+    average = misc.MovingAverage(network)
+    average.sma_start_iter = 3
+    for value in (5.0, 1.0, 2.0, 3.0):
+        nn.init.constant_(network.weight, value)
+        average.update_sma()
+    assert average.network_sma.weight.item() == pytest.approx((1 + 2 + 3) / 3)
+
+
+def test_weights_balance_the_classes():
+    weights = misc.make_weights_for_balanced_classes([(None, 0), (None, 0), (None, 1)])
+    assert weights.tolist() == [0.25, 0.25, 0.5]
