@@ -2,8 +2,8 @@
 
     python scripts/mutants.py [FAMILY ...]
 
-A mutation is an entry of `scripts/mutants/FAMILY.yaml`: the file, a text that stands in it once, what to write instead, and
-the test that must fail. It is applied to a copy of the package, so that an interrupted run leaves nothing behind.
+A mutation is an entry of `scripts/mutants/FAMILY.yaml`: the file, a text that stands in it once, what to write instead,
+and the test that must fail. It is applied to a copy of the package, so that an interrupted run leaves nothing behind.
 """
 
 import os

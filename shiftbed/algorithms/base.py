@@ -3,7 +3,7 @@
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -265,8 +265,18 @@ class Algorithm(nn.Module):
         raise AlgorithmError(f"{type(self).__name__} defines neither objective() nor update().")
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """A fresh optimizer of everything trainable."""
-        return torch.optim.Adam(self.parameters(), lr=self.hparams["lr"], weight_decay=self.hparams["weight_decay"])
+        """A fresh optimizer of everything trainable: Adam, or what the recipe says."""
+        parameters = list(self.parameters())
+        options: dict[str, Any] = {"lr": self.hparams["lr"], "weight_decay": self.hparams["weight_decay"]}
+        if self.hparams.get("optimizer", "adam") == "sgd":
+            return torch.optim.SGD(parameters, momentum=0.9, nesterov=True, **options)
+        if parameters[0].is_cuda:  # one kernel for all parameters, and none of its numbers on the host
+            options |= {"fused": True, "capturable": True}
+        return torch.optim.Adam(parameters, **options)
+
+    def phase(self, step: int) -> Hashable:
+        """What the arithmetic of a step depends on, for classes that are captured: each phase is captured once."""
+        return self.restart_step is not None and step >= self.restart_step
 
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """One step of the optimizer; returns detached tensors, so that no step waits for the device."""

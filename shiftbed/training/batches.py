@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,33 +15,58 @@ from shiftbed.protocols import Split
 from shiftbed.training.job import Job
 from shiftbed.training.streams import Stream, philox_key
 
+BLOCK = 64  # steps whose examples are chosen, and uploaded, at once
 
-def domain_tensors(dataset: str, image_size: int | None) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and labels of every domain; images as uint8 N×C×H×W, reduced to `image_size` if they are larger.
+
+class Pool(NamedTuple):
+    """All examples of a dataset on one device, one domain after the other.
+
+    Attributes:
+        inputs: Images as uint8 (N×C×H×W; on a GPU with channels last in memory), or any tensor.
+        labels: Their classes.
+        starts: Where each domain begins.
+    """
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    starts: dict[str, int]
+
+    def places(self, split: Split) -> torch.Tensor:
+        """Where the examples of a split are."""
+        return torch.from_numpy(split.indices + self.starts[split.domain]).to(self.labels.device)
+
+
+def pool_of(dataset: str, image_size: int | None, device: str = "cpu") -> Pool:
+    """The examples of a dataset on a device; images larger than `image_size` are reduced to it.
 
     Raises:
         DataError: The images differ in size and the recipe does not say to which they are brought.
     """
-    return _domain_tensors(dataset, card(dataset).version, image_size)
+    return _pool(dataset, card(dataset).version, image_size, device)
 
 
 @lru_cache(maxsize=4)
-def _domain_tensors(
-    dataset: str, version: int | str, image_size: int | None
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    tensors = {}
+def _pool(dataset: str, version: int | str, image_size: int | None, device: str) -> Pool:
+    inputs, labels, starts, count = [], [], {}, 0
     for domain in load(dataset).domains:
-        if isinstance(domain.inputs, np.ndarray):
-            inputs = torch.from_numpy(np.array(domain.inputs))
-            if inputs.dtype == torch.uint8:
-                inputs = _reduced(inputs.permute(0, 3, 1, 2), image_size)
-        elif image_size is None:
-            raise DataError(f"The images of {dataset} differ in size; choose a recipe that says an image_size.")
-        else:
-            images = (torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] for image in domain.inputs)
-            inputs = torch.cat([_resized(image, image_size) for image in images])
-        tensors[domain.name] = inputs, torch.from_numpy(np.array(domain.labels))
-    return tensors
+        starts[domain.name] = count
+        count += len(domain.labels)
+        inputs.append(_domain_inputs(dataset, domain.inputs, image_size))
+        labels.append(torch.from_numpy(np.array(domain.labels)))
+    whole = torch.cat(inputs).to(device)
+    if device != "cpu" and whole.dim() == 4:
+        whole = whole.contiguous(memory_format=torch.channels_last)
+    return Pool(whole, torch.cat(labels).to(device), starts)
+
+
+def _domain_inputs(dataset: str, inputs: object, image_size: int | None) -> torch.Tensor:
+    if isinstance(inputs, np.ndarray):
+        tensor = torch.from_numpy(np.array(inputs))
+        return _reduced(tensor.permute(0, 3, 1, 2), image_size) if tensor.dtype == torch.uint8 else tensor
+    if image_size is None:
+        raise DataError(f"The images of {dataset} differ in size; choose a recipe that says an image_size.")
+    images = (torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] for image in inputs)  # type: ignore[attr-defined]
+    return torch.cat([_resized(image, image_size) for image in images])
 
 
 def _reduced(images: torch.Tensor, side: int | None) -> torch.Tensor:
@@ -57,72 +83,72 @@ def as_model_input(inputs: torch.Tensor) -> torch.Tensor:
 
 
 class TaskData:
-    """The examples of a job's task: training batches by step, evaluation splits whole."""
+    """The examples of a job's task: training batches by step, evaluation splits whole.
 
-    def __init__(self, job: Job) -> None:
-        self.tensors = domain_tensors(job.dataset, job.recipe.image_size)
+    Args:
+        job: Whose task it is.
+        device: Where the examples live.
+    """
+
+    def __init__(self, job: Job, device: str = "cpu") -> None:
+        self.pool = pool_of(job.dataset, job.recipe.image_size, device)
         self.batch_size = int(job.hparams["batch_size"])
-        smallest = min(job.task.of_role("train"), key=lambda split: len(split.indices))
+        training = job.task.of_role("train")
+        smallest = min(training, key=lambda split: len(split.indices))
         if not 1 <= self.batch_size <= len(smallest.indices):
             raise DataError(
                 f"A batch of {self.batch_size} cannot be drawn from the {len(smallest.indices)} training examples of "
                 f"domain '{smallest.domain}' of {job.dataset}; set batch_size between 1 and that."
             )
-        training = job.task.of_role("train")
         self.streams = {
             split.domain: Stream(philox_key(*job.cell, split.domain), split.indices, job.recipe.sampling)
             for split in training
         }
-        self.training = TrainingExamples(self, training)
+        self.training = TrainingExamples(self.pool, training)
+        self._block: tuple[int, torch.Tensor] = -1, torch.empty(0)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input, as the network sees it."""
-        return tuple(next(iter(self.tensors.values()))[0].shape[1:])
+        return tuple(self.pool.inputs.shape[1:])
 
-    def batches(self, step: int) -> Batches:
-        """The minibatches of a step: positions `step · B` to `(step + 1) · B` of each training domain's stream."""
-        inputs, labels, positions = [], [], []
-        for domain, stream in self.streams.items():
-            chosen = torch.from_numpy(stream.take(step * self.batch_size, self.batch_size))
-            inputs.append(self.tensors[domain][0][chosen])
-            labels.append(self.tensors[domain][1][chosen])
-            positions.append(self.training.positions[domain][chosen])
+    def chosen(self, step: int) -> torch.Tensor:
+        """The places in the pool of a step's examples: positions `step · B` to `(step + 1) · B` of each stream."""
+        number, within = divmod(step, BLOCK)
+        if self._block[0] != number:
+            count = BLOCK * self.batch_size
+            parts = [
+                (stream.take(number * count, count) + self.pool.starts[domain]).reshape(BLOCK, self.batch_size)
+                for domain, stream in self.streams.items()
+            ]
+            places = torch.from_numpy(np.concatenate(parts, axis=1))
+            self._block = number, places.to(self.pool.labels.device, non_blocking=True)
+        return self._block[1][within]
+
+    def batches(self, chosen: torch.Tensor) -> Batches:
+        """The minibatches of the examples at these places."""
+        x = as_model_input(self.pool.inputs[chosen])
         sizes = [self.batch_size] * len(self.streams)
-        return Batches(as_model_input(torch.cat(inputs)), torch.cat(labels), sizes, torch.cat(positions))
-
-    def whole(self, split: Split) -> tuple[torch.Tensor, torch.Tensor]:
-        """All inputs (still as stored) and labels of a split."""
-        inputs, labels = self.tensors[split.domain]
-        chosen = torch.from_numpy(split.indices)
-        return inputs[chosen], labels[chosen]
+        return Batches(x, self.pool.labels[chosen], sizes, self.training.positions[chosen])
 
 
 class TrainingExamples:
     """All training examples of a task, one domain after the other, un-augmented.
 
     Attributes:
-        positions: For each domain, where each of its examples stands here; −1 for those that are not trained on.
+        positions: For each place in the pool, where the example stands here; −1 if it is not trained on.
     """
 
-    def __init__(self, data: TaskData, splits: list[Split]) -> None:
-        self._data = data
-        self._splits = splits
-        self.positions: dict[str, torch.Tensor] = {}
-        start = 0
-        for split in splits:
-            positions = torch.full((len(data.tensors[split.domain][1]),), -1)
-            positions[torch.from_numpy(split.indices)] = torch.arange(start, start + len(split.indices))
-            self.positions[split.domain] = positions
-            start += len(split.indices)
-        self._count = start
+    def __init__(self, pool: Pool, splits: list[Split]) -> None:
+        self._pool = pool
+        self._places = torch.cat([pool.places(split) for split in splits])
+        self.positions = torch.full((len(pool.labels),), -1, device=pool.labels.device)
+        self.positions[self._places] = torch.arange(len(self._places), device=pool.labels.device)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._places)
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs as the network takes them, and labels, in the order of `Batches.positions`."""
-        for split in self._splits:
-            inputs, labels = self._data.whole(split)
-            for x, y in zip(inputs.split(size), labels.split(size), strict=True):
-                yield as_model_input(x), y
+        for places in self._places.split(size):
+            yield as_model_input(self._pool.inputs[places]), self._pool.labels[places]

@@ -17,7 +17,6 @@ from shiftbed.training.recipes import Recipe
 
 ID_SCHEMA = 1
 ID_DIGITS = 20  # 80 bits: among a million jobs two ids are equal with a chance of 4e-13
-NUMERICS = "float32"
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Job:
             self.recipe.arithmetic(),
             NETWORKS[self.recipe.network].revision,
             None,  # the digest of the initial weights, when they are not random
-            NUMERICS,
+            self.recipe.precision,
             self.algorithm,
             ALGORITHMS[self.algorithm].revision,
             dict(self.hparams),
@@ -99,7 +98,7 @@ class Job:
             "own_overrides": self._set_by_hand(own=True),
             "setting": self.setting,
             "recipe": self.recipe.model_dump(),
-            "numerics": NUMERICS,
+            "numerics": self.recipe.precision,
             "splits": [
                 {"name": s.name, "domain": s.domain, "part": s.part, "role": s.role, "count": len(s.indices)}
                 for s in self.task.splits

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,7 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shiftbed.errors import ShiftbedError, UnknownNameError
 from shiftbed.hparams import DEFAULT_SPACE, Value
 from shiftbed.registry import did_you_mean
+from shiftbed.training.device import Precision
 from shiftbed.training.streams import Sampling
+
+ARITHMETIC = {"network", "steps", "sampling", "image_size", "batch_norm", "optimizer", "schedule", "drop_at"}
 
 
 class Recipe(BaseModel):
@@ -25,6 +28,12 @@ class Recipe(BaseModel):
         holdout: The share of every domain that is held out.
         sampling: How a domain's stream draws its examples.
         image_size: The side to which larger images are reduced, or None.
+        initial_weights: The name or file of the featurizer's initial weights; None is random ones.
+        batch_norm: Whether batch norm's statistics, and its scale and shift, are trained.
+        optimizer: Of the main network; algorithms with several keep the kind their authors say.
+        schedule: Of the learning rate: constant, cosine to 0, or a tenth from `drop_at` of the steps on.
+        drop_at: The share of the steps after which the rate drops.
+        precision: The arithmetic.
         space: The named search space that draws come from.
         fixed: Hyperparameters that the recipe states instead of drawing them.
     """
@@ -39,6 +48,12 @@ class Recipe(BaseModel):
     holdout: float = Field(gt=0, lt=1)
     sampling: Sampling = "with-replacement"
     image_size: int | None = None
+    initial_weights: str | None = None
+    batch_norm: Literal["trained", "frozen-statistics", "frozen"] = "trained"
+    optimizer: Literal["adam", "sgd"] = "adam"
+    schedule: Literal["constant", "cosine", "drop"] = "constant"
+    drop_at: float = Field(default=0.5, gt=0, lt=1)
+    precision: Precision = "float32"
     space: str = DEFAULT_SPACE
     fixed: dict[str, Value] = {}
 
@@ -47,7 +62,11 @@ class Recipe(BaseModel):
 
         Fields at their default are left out, so that a field added later renames no job.
         """
-        return self.model_dump(include={"network", "steps", "sampling", "image_size"}, exclude_defaults=True)
+        return self.model_dump(include=ARITHMETIC, exclude_defaults=True)
+
+    def for_networks(self) -> dict[str, Any]:
+        """What a network and its optimizer must know, as it is added to the hyperparameters."""
+        return self.model_dump(include={"network", "initial_weights", "batch_norm", "optimizer"})
 
 
 def recipe_names() -> list[str]:

@@ -15,6 +15,7 @@ import torch
 from shiftbed.algorithms.state import unsaved
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
+from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import Store
@@ -44,6 +45,7 @@ def run_job(
     store: Store,
     *,
     keep: Keep = "none",
+    runtime: Runtime = Runtime(),  # noqa: B008  # it is frozen
     on_step: Callable[[int, dict[str, Any]], None] = lambda step, metrics: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
@@ -55,6 +57,7 @@ def run_job(
         job: What to train.
         store: Where its records, checkpoints and result go.
         keep: Which weights to keep.
+        runtime: The device, and how to use it.
         on_step: Called after every update with the step and the metrics.
         should_stop: Asked before every update; when it says yes a checkpoint is saved and the job left.
 
@@ -72,7 +75,7 @@ def run_job(
         job = replace(job, recipe=Recipe(**described["recipe"]))
     started = time.perf_counter()
     with one_thread():
-        trainer, rows = resume(job, store, files)
+        trainer, rows = resume(job, store, files, runtime)
         first = trainer.step
         outcome = _train(trainer, rows, store, files, on_step, should_stop)
         _add_times(store, files, steps=trainer.step - first, seconds=time.perf_counter() - started)
@@ -119,7 +122,7 @@ def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles) -> No
         store.put_atomic(files.checkpoint, encode_checkpoint(trainer, rows))
 
 
-def resume(job: Job, store: Store, files: JobFiles) -> tuple[Trainer, list[Row]]:
+def resume(job: Job, store: Store, files: JobFiles, runtime: Runtime) -> tuple[Trainer, list[Row]]:
     """A trainer at the last checkpoint, with the rows up to it; later rows are dropped and will be computed again.
 
     It is a trainer at the start if there is no checkpoint, if rows before it are missing (another process wrote over
@@ -130,10 +133,10 @@ def resume(job: Job, store: Store, files: JobFiles) -> tuple[Trainer, list[Row]]
     if checkpoint is not None:
         step = checkpoint["state"]["step"]
         rows = [row for row in parse_records(store.get(files.records)) if row["step"] <= step]
-        trainer = Trainer(job)
+        trainer = Trainer(job, runtime)
         if [row["step"] for row in rows] == checkpoint["recorded"] and trainer.load_state(checkpoint["state"]):
             return trainer, rows
-    return Trainer(job), []
+    return Trainer(job, runtime), []
 
 
 def encode_records(rows: list[Row]) -> bytes:
@@ -174,7 +177,7 @@ def decode_checkpoint(data: bytes, job: Job) -> dict[str, Any] | None:
         StoreError: It belongs to another job or to a newer shiftbed.
     """
     try:
-        checkpoint = torch.load(io.BytesIO(data), weights_only=True)
+        checkpoint = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         job_id, version = checkpoint["job"], checkpoint["format"]
     except Exception:  # torch.load raises whatever the broken bytes lead it to
         return None

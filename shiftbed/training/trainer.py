@@ -1,24 +1,29 @@
 """The live objects of one job: its data, its algorithm, and its position."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch import nn
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, call_hook, has_hook
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
 from shiftbed.protocols import Split
 from shiftbed.training.batches import TaskData, as_model_input
+from shiftbed.training.capture import CapturedStep
+from shiftbed.training.device import Runtime, numerics
+from shiftbed.training.evaluation import on_host, split_metrics
 from shiftbed.training.job import Job
+from shiftbed.training.schedules import set_learning_rates
 from shiftbed.training.streams import philox_key, reseed
 
 EVALUATION_BATCH = 512
+GPU_EVALUATION_BATCH = 4096 * 28 * 28  # pixels
 TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction depends on the batch
-Predict = Callable[[torch.Tensor], torch.Tensor]
 Row = dict[str, Any]
+Predict = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Trainer:
@@ -28,17 +33,19 @@ class Trainer:
         step: Updates made.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, runtime: Runtime = Runtime()) -> None:  # noqa: B008  # it is frozen
         self.job = job
-        self.data = TaskData(job)
+        self.runtime = runtime
+        self.data = TaskData(job, runtime.device)
         # The cell and not the job seeds the weights: algorithms are compared from equal starts.
         reseed(f"{philox_key(*job.cell):x}", 0, "weights")
         self.algorithm: Algorithm = ALGORITHMS[job.algorithm].cls(
             self.data.input_shape,
             len(card(job.dataset).classes),
             len(job.task.train_domains),
-            {**job.hparams, "network": job.recipe.network},
+            {**job.hparams, **job.recipe.for_networks()},
         )
+        self.algorithm.to(runtime.device)
         per_step = self.data.batch_size * len(self.data.streams)
         self.plan = TrainingPlan(
             steps=job.recipe.steps,
@@ -48,55 +55,114 @@ class Trainer:
         call_hook(self.algorithm, "start", self.plan)
         self.step = 0
         # The first step with a bad loss, kept as a tensor so that no step waits for the device.
-        self._bad_step = torch.tensor(math.inf)
+        self._bad_step = torch.tensor(math.inf, device=runtime.device)
+        self._made = torch.tensor(0.0, device=runtime.device)
+        self._captured = self._accelerated()
+
+    def _accelerated(self) -> CapturedStep | None:
+        """Compiles and captures on a GPU, for classes that are declared fit for it; everything else runs plainly."""
+        if not self.runtime.on_gpu:
+            return None
+        if len(self.data.input_shape) == 3:
+            self.algorithm.to(memory_format=torch.channels_last)
+        for optimizer in _optimizers(self.algorithm):
+            for group in optimizer.param_groups:
+                group.update(fused=True, capturable=True, foreach=None)
+        entry = ALGORITHMS[self.job.algorithm]
+        if not (self.runtime.accelerate and entry.capturable):
+            return None
+        featurizer = getattr(self.algorithm, "featurizer", None)
+        if isinstance(featurizer, nn.Module) and not any(module._forward_hooks for module in featurizer.modules()):
+            featurizer.compile()
+        return CapturedStep(self._make_step)
 
     def advance(self) -> dict[str, Any]:
         """One update; returns what the algorithm says of it."""
-        if self.step % self.plan.steps_per_epoch == 0 and has_hook(type(self.algorithm), "epoch"):
-            self.algorithm.rng = reseed(self.job.id, self.step, "epoch")
-            call_hook(self.algorithm, "epoch", self.data.training)
-        self.algorithm.train()
-        self.algorithm.rng = reseed(self.job.id, self.step, "update")
-        metrics = self.algorithm.update(self.data.batches(self.step), None)
+        with numerics(self.job.recipe.precision, self.runtime):
+            if self.step % self.plan.steps_per_epoch == 0 and has_hook(type(self.algorithm), "epoch"):
+                self.algorithm.rng = reseed(self.job.id, self.step, "epoch")
+                call_hook(self.algorithm, "epoch", self.data.training)
+            self.algorithm.train()
+            self.algorithm.rng = reseed(self.job.id, self.step, "update")
+            set_learning_rates(_optimizers(self.algorithm), self.job.recipe, self.step)
+            chosen = self.data.chosen(self.step)
+            if self._captured is None:
+                metrics = self._make_step(chosen)
+            else:
+                metrics = self._captured(self.algorithm.phase(self.step), chosen)
+                self.algorithm.step = self.step + 1  # a replay runs no Python
+        self.step += 1
+        return metrics
+
+    def _make_step(self, chosen: torch.Tensor) -> dict[str, Any]:
+        """The arithmetic of a step, from the places of its examples."""
+        batches = self.data.batches(chosen)
+        if self._captured is not None:
+            torch._dynamo.maybe_mark_dynamic(batches.x, 0)  # batch sizes are drawn: one compilation for all
+        metrics = self.algorithm.update(batches, None)
         if not isinstance(metrics, dict):
             name = type(self.algorithm).__name__
             raise AlgorithmError(f"{name}.update() returned {metrics!r}; it must return a dict of numbers to watch.")
-        loss = torch.as_tensor(metrics.get("loss", 0.0))
-        bad = torch.where(torch.isfinite(loss), math.inf, float(self.step + 1))
-        self._bad_step = torch.minimum(self._bad_step, bad)
-        self.step += 1
+        loss = torch.as_tensor(metrics.get("loss", 0.0), device=self._made.device)
+        self._made += 1
+        bad = torch.where(torch.isfinite(loss), math.inf, self._made)
+        self._bad_step.copy_(torch.minimum(self._bad_step, bad))
         return metrics
 
     def diverged_at(self) -> int | None:
         """The first step whose loss, or at whose evaluation an output, was not finite, or None."""
-        return None if math.isinf(self._bad_step) else int(self._bad_step)
+        first = float(self._bad_step)
+        return None if math.isinf(first) else int(first)
 
     def evaluate(self) -> Row:
         """Accuracy, loss and count of every split that a selection may read: all but those that are trained on."""
         self.algorithm.eval()
         reseed(self.job.id, self.step, "evaluation")
-        if has_hook(type(self.algorithm), "evaluated"):
-            trained = set(self.job.task.train_domains)
-            validation = [s for s in self.job.task.of_role("validation") if s.domain in trained]
-            results = {split.name: self._evaluate_split(split, self.algorithm.current) for split in validation}
-            call_hook(self.algorithm, "evaluated", results)
-        splits = [split for split in self.job.task.splits if split.role in ("validation", "test")]
-        rows = {split.name: self._evaluate_split(split, self.algorithm.predict) for split in splits}
-        return {"step": self.step, "splits": rows}
+        with numerics(self.job.recipe.precision, self.runtime):
+            if has_hook(type(self.algorithm), "evaluated"):
+                trained = set(self.job.task.train_domains)
+                validation = [s for s in self.job.task.of_role("validation") if s.domain in trained]
+                results = self._evaluate_splits(validation, self.algorithm.current)
+                call_hook(self.algorithm, "evaluated", results)
+            splits = [split for split in self.job.task.splits if split.role in ("validation", "test")]
+            return {"step": self.step, "splits": self._evaluate_splits(splits, self.algorithm.predict)}
 
     @torch.inference_mode()
-    def _evaluate_split(self, split: Split, predict: Predict) -> dict[str, float | int]:
-        inputs, labels = self.data.whole(split)
-        size = TRANSDUCTIVE_BATCH if "test batches" in self.algorithm.needs else EVALUATION_BATCH
-        logits = torch.cat([predict(as_model_input(x)) for x in inputs.split(size)])
-        if not torch.isfinite(logits).all():  # the first class would win, and sometimes a table
-            self._bad_step = torch.minimum(self._bad_step, torch.tensor(float(self.step)))
-        accuracy = int((logits.argmax(1) == labels).sum()) / len(labels)
-        return {"accuracy": accuracy, "loss": F.cross_entropy(logits.double(), labels).item(), "count": len(labels)}
+    def _evaluate_splits(self, splits: Sequence[Split], predict: Predict) -> dict[str, dict[str, Any]]:
+        pool = self.data.pool
+        places = [pool.places(split) for split in splits]
+        if "test batches" in self.algorithm.needs:
+            logits = [self._logits(where, predict, TRANSDUCTIVE_BATCH) for where in places]
+        else:
+            whole = self._logits(torch.cat(places), predict, self._evaluation_batch())
+            logits = list(whole.split([len(where) for where in places]))
+        metrics = {
+            split.name: split_metrics(out, pool.labels[where])
+            for split, out, where in zip(splits, logits, places, strict=True)
+        }
+        finite = torch.stack([torch.isfinite(out).all() for out in logits]).all()
+        # Outputs that are not finite: the first class would win, and sometimes a table.
+        bad = torch.where(finite, math.inf, float(self.step))
+        self._bad_step.copy_(torch.minimum(self._bad_step, bad))
+        return on_host(metrics)
+
+    def _logits(self, places: torch.Tensor, predict: Predict, size: int) -> torch.Tensor:
+        outputs = []
+        for part in places.split(size):
+            x = as_model_input(self.data.pool.inputs[part])
+            if self._captured is not None:
+                torch._dynamo.maybe_mark_dynamic(x, 0)
+            outputs.append(predict(x).float())
+        return torch.cat(outputs)
+
+    def _evaluation_batch(self) -> int:
+        if not self.runtime.on_gpu:
+            return EVALUATION_BATCH
+        return max(TRANSDUCTIVE_BATCH, GPU_EVALUATION_BATCH // math.prod(self.data.input_shape[1:]))
 
     def state(self) -> dict[str, Any]:
         """All that the next step depends on."""
-        return {"step": self.step, "bad_step": self._bad_step, "algorithm": self.algorithm.state_dict()}
+        return {"step": self.step, "bad_step": self._bad_step.cpu(), "algorithm": self.algorithm.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> bool:
         """Continues from a saved state; False if a new object of the algorithm's class cannot take it."""
@@ -105,10 +171,18 @@ class Trainer:
         except Exception:  # a class may build networks, buffers or optimizers as it trains; torch raises many errors
             return False
         self.step = state["step"]
-        self._bad_step = state["bad_step"]
+        self._made.fill_(self.step)
+        self._bad_step.copy_(state["bad_step"])
         return True
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The tensors of the algorithm, each once (`network` shares those of its parts), for a file anyone can load."""
         tensors = dict(self.algorithm.named_parameters()) | dict(self.algorithm.named_buffers())
-        return {name: value.detach().contiguous() for name, value in tensors.items()}
+        return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def _optimizers(algorithm: nn.Module) -> list[torch.optim.Optimizer]:
+    """The optimizers an algorithm holds, and those of one that it wraps."""
+    found = [value for value in vars(algorithm).values() if isinstance(value, torch.optim.Optimizer)]
+    inner = getattr(algorithm, "inner", None)
+    return found + (_optimizers(inner) if isinstance(inner, nn.Module) else [])

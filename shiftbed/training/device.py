@@ -1,0 +1,78 @@
+"""Where a job runs and in which arithmetic."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from shiftbed.errors import ShiftbedError
+
+Precision = Literal["float32", "tf32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How this machine runs a job; nothing of it is in the job's id.
+
+    Attributes:
+        device: The device's name: `cpu`, `cuda` or `cuda:1`.
+        deterministic: Use only GPU kernels that repeat themselves to the bit (slower).
+        accelerate: On a GPU, compile networks and replay steps as CUDA graphs where the algorithm allows it.
+    """
+
+    device: str = "cpu"
+    deterministic: bool = False
+    accelerate: bool = True
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.startswith("cuda")
+
+
+def find_runtime(device: str | None = None, deterministic: bool = False, accelerate: bool = True) -> Runtime:
+    """A runtime on the named device; without a name on the GPU if there is one.
+
+    Raises:
+        ShiftbedError: There is no such device, or it is of a kind that is not supported.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = device.partition(":")
+    if "," in device:
+        raise ShiftbedError(f"One job runs on one GPU, not on '{device}'; a sweep uses several GPUs side by side.")
+    if kind == "mps":
+        raise ShiftbedError("Apple's GPU (mps) is not supported, since its results differ too much; use --device cpu.")
+    if kind not in ("cpu", "cuda"):
+        raise ShiftbedError(f"There is no device '{device}'; use cpu, cuda or cuda:1.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ShiftbedError("There is no GPU here that torch can use; use --device cpu.")
+    if number and (kind == "cpu" or not number.isdigit() or int(number) >= torch.cuda.device_count()):
+        raise ShiftbedError(f"There is no device '{device}'; `shiftbed doctor` lists those there are.")
+    return Runtime(device, deterministic, accelerate)
+
+
+def default_precision(runtime: Runtime) -> Precision:
+    """The fastest arithmetic that leaves accuracy unchanged: bfloat16 on a GPU (docs/numerics.md), else float32."""
+    return "bf16" if runtime.on_gpu else "float32"
+
+
+@contextmanager
+def numerics(precision: Precision, runtime: Runtime) -> Iterator[None]:
+    """The settings of torch under which every step and evaluation of a job runs."""
+    matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, convolution.allow_tf32, convolution.benchmark
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    matmul.allow_tf32 = convolution.allow_tf32 = precision != "float32"
+    convolution.benchmark = runtime.on_gpu and not runtime.deterministic
+    if runtime.deterministic:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    kind = "cuda" if runtime.on_gpu else "cpu"
+    try:
+        with torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16"):
+            yield
+    finally:
+        matmul.allow_tf32, convolution.allow_tf32, convolution.benchmark = before
+        torch.use_deterministic_algorithms(was_deterministic)
