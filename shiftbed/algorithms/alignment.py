@@ -1,43 +1,180 @@
 """Algorithms that make the features of all domains alike."""
 
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
-from shiftbed.algorithms.base import ERM, Metrics, register
+from shiftbed.algorithms.base import ERM, Metrics, TrainingPlan, register
 from shiftbed.algorithms.batches import Batches
-from shiftbed.hparams import Space, log_uniform
+from shiftbed.hparams import Space, constant, log_uniform
+
+GAMMA = Space(mmd_gamma=log_uniform(1e-1, 1e1, default=1.0))
+
+
+@contextmanager
+def full_precision(features: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Features in float32 at least, and no autocast while they are used: kernels and second derivatives need it."""
+    half = features.dtype in (torch.float16, torch.bfloat16)
+    with torch.autocast(features.device.type, enabled=False):
+        yield features.float() if half else features
+
+
+def with_unlabeled(batches: Batches) -> Batches:
+    """The unlabelled inputs as more domains behind the others, which alone have labels."""
+    if not batches.unlabeled:
+        return batches
+    sizes = (*batches.sizes, *(len(x) for x in batches.unlabeled))
+    return Batches(torch.cat([batches.x, *batches.unlabeled]), batches.y, sizes)
+
+
+def mean_distance(products: torch.Tensor) -> torch.Tensor:
+    """The mean over all pairs of |a_i − a_j|², given the inner products of all a_i; 0 for one vector.
+
+    The sum over pairs is D Σ_i a_i·a_i − Σ_ij a_i·a_j, so no pair is ever formed.
+    """
+    count = len(products)
+    return (products.diagonal().sum() - products.sum() / count) * (2 / max(count - 1, 1))
 
 
 def mean_pairwise_distance(statistics: torch.Tensor) -> torch.Tensor:
-    """The mean over all pairs of rows of their squared Euclidean distance; 0 for one row.
-
-    The sum over pairs of |a_i − a_j|² is D times the sum of |a_i − ā|², so no pair is ever formed.
-    """
-    centred = statistics.flatten(1) - statistics.flatten(1).mean(0)
-    return centred.square().sum() * (2 / max(len(statistics) - 1, 1))
+    """The mean over all pairs of rows of their squared Euclidean distance; 0 for one row."""
+    rows = statistics.flatten(1)
+    rows = rows - rows.mean(0)  # changes no distance, and nearly equal rows lose no digits
+    return mean_distance(rows @ rows.T)
 
 
-@register(
-    space=Space(mmd_gamma=log_uniform(1e-1, 1e1, default=1.0)),
-    paper="Sun and Saenko, 2016",
-    needs=("domain labels",),
-)
-class CORAL(ERM):
+def squared_distances(rows: torch.Tensor) -> torch.Tensor:
+    """The squared Euclidean distance of every row to every row, exactly 0 to itself, from one Gram matrix."""
+    rows = rows - rows.mean(0)
+    gram = rows @ rows.T
+    norms = gram.diagonal()
+    return (norms[:, None] + norms - 2 * gram).clamp(min=0)
+
+
+def moments(rows: torch.Tensor) -> torch.Tensor:
+    """The mean over √d and the covariance over d of n×d features, as one (d + 1)×d matrix."""
+    n, d = rows.shape[-2:]
+    mean = rows.mean(-2, keepdim=True)
+    centred = rows - mean
+    return torch.cat([mean / d**0.5, centred.mT @ centred / ((n - 1) * d)], -2)
+
+
+class Alignment(ERM):
+    """Mean risk of the domains, plus a distance between their features."""
+
+    def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
+        """How far the domains' features are apart: the mean over all pairs of domains."""
+        raise NotImplementedError
+
+    def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
+        """Mean risk plus gamma times the distance; unlabelled domains count in the distance only."""
+        everyone = with_unlabeled(batches)
+        features = self.featurizer(everyone.x)
+        logits = self.classifier(features[: len(batches.y)])
+        risks = batches.mean(F.cross_entropy(logits, batches.y, reduction="none"))
+        with full_precision(features) as z:
+            penalty = self.distance(z, everyone)
+        return risks.mean() + self.hparams["mmd_gamma"] * penalty, {"penalty": penalty}
+
+
+@register(space=GAMMA, paper="Sun and Saenko, 2016", needs=("domain labels",), capturable=True)
+class CORAL(Alignment):
     """Aligns the mean and the covariance of the features between all pairs of domains.
 
     Departures from the paper, as in DomainBed: the mean is aligned too; squared differences of covariances are divided
     by d², not 4d²; the penalty sits on the features, not on the logits.
     """
 
-    def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
-        """Mean risk plus gamma times the mean distance between the domains' first two moments."""
+    def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
+        """Squared differences of means, over d, and of covariances, over d²."""
         self.at_least_two(batches)
+        if len(set(batches.sizes)) == 1:
+            return mean_pairwise_distance(moments(features.unflatten(0, (len(batches), -1))))
+        return mean_pairwise_distance(torch.stack([moments(part) for part in batches.split(features)]))
+
+
+@register(space=GAMMA, paper="H. Li et al., 2018", needs=("domain labels",), capturable=True)
+class MMD(Alignment):
+    """Aligns the kernel mean embeddings of the features between all pairs of domains.
+
+    Departures from the paper, as in DomainBed: no autoencoder and no adversary, but the penalty on the features of a
+    classifier; the kernel is a sum of seven Gaussians of fixed widths; an example's kernel with itself counts too. From
+    DomainBed: distances are those of centred features, which in float32 keeps near examples apart, and are exactly 0
+    from an example to itself.
+    """
+
+    def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
+        """The mean squared distance of embeddings, whose inner products are mean kernels between domains."""
+        precisions = torch.logspace(-3, 3, 7, dtype=features.dtype, device=features.device)
+        kernel = torch.exp(-precisions[:, None, None] * squared_distances(features)).sum(0)
+        return mean_distance(batches.mean(batches.mean(kernel).T))
+
+
+def relative_chi_square(kernel: torch.Tensor, same: torch.Tensor, alpha: float, epsilon: float) -> torch.Tensor:
+    """How far a joint distribution is from the product of its marginals: 0 if independent, at most 1/α − 1.
+
+    The estimate is 2b·θ − θ·Hθ − 1 with θ = (H + εI)⁻¹ b.
+
+    Args:
+        kernel: Of all examples, in the first variable.
+        same: Of all examples, in the second: 1 where it is the same, else 0.
+        alpha: The share of the joint distribution in the mixture it is compared with.
+        epsilon: The ridge.
+    """
+    m = len(kernel)
+    joint = kernel * same
+    h = (alpha / m) * joint.T @ joint + ((1 - alpha) / m**2) * (kernel.T @ kernel) * (same.T @ same)
+    b = joint.mean(0)
+    ridge = epsilon * torch.eye(m, dtype=h.dtype, device=h.device)
+    theta = torch.linalg.solve_ex(h + ridge, b, check_errors=False).result  # a check would wait for the device
+    return 2 * b @ theta - theta @ h @ theta - 1
+
+
+def ramp(progress: float) -> float:
+    """From 0 at the start of training, steeply at first, to nearly 1 at its end."""
+    return 2 / (1 + math.exp(-10 * progress)) - 1
+
+
+@register(
+    space=Space(rcs_lambda=log_uniform(1e-1, 1e2, default=1.0), rcs_alpha=constant(0.5), rcs_epsilon=constant(1e-2)),
+    paper="Chen et al., 2023",
+    needs=("domain labels",),
+)
+class RCS(ERM):
+    """Makes features and class together independent of the domain, by the relative chi-square divergence.
+
+    Departures from the paper: the kernel's width is the median squared distance of the first batch's features, not
+    inputs, for features are what it compares; batches are the benchmark's, not balanced by class and domain; the weight
+    ramps up as in the paper's deep networks, to `rcs_lambda` instead of to 1; the optimizer is Adam.
+    """
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
+    ) -> None:
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        self.steps = 1
+        self.register_buffer("sigma", torch.tensor(math.nan))
+
+    def start(self, plan: TrainingPlan) -> None:
+        """Learns how long the ramp is."""
+        self.steps = plan.steps
+
+    def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
+        """Risk over all examples plus the ramped weight times the divergence, in double precision."""
         features = self.featurizer(batches.x)
-        risks = batches.mean(F.cross_entropy(self.classifier(features), batches.y, reduction="none"))
-        dimension = features.shape[1]
-        means = batches.mean(features)
-        covariances = torch.stack([torch.cov(part.T) for part in batches.split(features)])
-        penalty = (
-            mean_pairwise_distance(means) / dimension + mean_pairwise_distance(covariances.flatten(1)) / dimension**2
-        )
-        return risks.mean() + self.hparams["mmd_gamma"] * penalty, {"penalty": penalty}
+        risk = F.cross_entropy(self.classifier(features), batches.y)
+        domains = batches.domains
+        with full_precision(features) as z:
+            distances = squared_distances(z.double())
+            known = self.get_buffer("sigma")
+            median = distances.detach().where(distances > 0, math.nan).nanmedian()
+            sigma = torch.where(known.isnan(), median, known)
+            kernel = torch.exp(-distances / sigma.nan_to_num(1.0)) * (batches.y[:, None] == batches.y)
+            same = (domains[:, None] == domains).to(kernel.dtype)
+            penalty = relative_chi_square(kernel, same, self.hparams["rcs_alpha"], self.hparams["rcs_epsilon"])
+        weight = self.hparams["rcs_lambda"] * ramp(step / self.steps)
+        return risk + weight * penalty.to(risk.dtype), {"penalty": penalty, "sigma": sigma}

@@ -342,6 +342,7 @@ class Wrapper(Algorithm):
     ) -> None:
         super().__init__(input_shape, num_classes, num_domains, hparams)
         self.inner = (self.inner_class or ERM)(input_shape, num_classes, num_domains, hparams)
+        self.cycle = self.inner.cycle
 
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """The update of the algorithm inside."""

@@ -1,5 +1,22 @@
-"""Networks: featurizers by name and the heads on top of them."""
+"""Networks: featurizers by name, their initial weights, and the heads on top of them."""
 
-from shiftbed.networks.featurizers import NETWORKS, Classifier, Featurizer, SmallConv
+from shiftbed.networks.base import NETWORKS, FeaturizerModule
+from shiftbed.networks.convolutional import SmallConv
+from shiftbed.networks.featurizers import MNIST_CNN, Featurizer, ResNet
+from shiftbed.networks.heads import Classifier, ContextNet
+from shiftbed.networks.perceptrons import MLP
+from shiftbed.networks.weights import load_initial_weights, weights_digest
 
-__all__ = ["NETWORKS", "Classifier", "Featurizer", "SmallConv"]
+__all__ = [
+    "MLP",
+    "MNIST_CNN",
+    "NETWORKS",
+    "Classifier",
+    "ContextNet",
+    "Featurizer",
+    "FeaturizerModule",
+    "ResNet",
+    "SmallConv",
+    "load_initial_weights",
+    "weights_digest",
+]

@@ -1,80 +1,21 @@
-"""The data of one task as tensors, and the batches that its streams make of it."""
+"""The batches that a task's streams make of its examples."""
 
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from shiftbed.algorithms import Batches
-from shiftbed.data import card, load
 from shiftbed.errors import DataError
-from shiftbed.protocols import Split
+from shiftbed.training.augment import Parameters, Uploaded, augment, augmentation_words
 from shiftbed.training.job import Job
+from shiftbed.training.pool import Pool, pool_of
 from shiftbed.training.streams import Stream, philox_key
 
 BLOCK = 64  # steps whose examples are chosen, and uploaded, at once
-
-
-class Pool(NamedTuple):
-    """All examples of a dataset on one device, one domain after the other.
-
-    Attributes:
-        inputs: Images as uint8 (N×C×H×W; on a GPU with channels last in memory), or any tensor.
-        labels: Their classes.
-        starts: Where each domain begins.
-    """
-
-    inputs: torch.Tensor
-    labels: torch.Tensor
-    starts: dict[str, int]
-
-    def places(self, split: Split) -> torch.Tensor:
-        """Where the examples of a split are."""
-        return torch.from_numpy(split.indices + self.starts[split.domain]).to(self.labels.device)
-
-
-def pool_of(dataset: str, image_size: int | None, device: str = "cpu") -> Pool:
-    """The examples of a dataset on a device; images larger than `image_size` are reduced to it.
-
-    Raises:
-        DataError: The images differ in size and the recipe does not say to which they are brought.
-    """
-    return _pool(dataset, card(dataset).version, image_size, device)
-
-
-@lru_cache(maxsize=4)
-def _pool(dataset: str, version: int | str, image_size: int | None, device: str) -> Pool:
-    inputs, labels, starts, count = [], [], {}, 0
-    for domain in load(dataset).domains:
-        starts[domain.name] = count
-        count += len(domain.labels)
-        inputs.append(_domain_inputs(dataset, domain.inputs, image_size))
-        labels.append(torch.from_numpy(np.array(domain.labels)))
-    whole = torch.cat(inputs).to(device)
-    if device != "cpu" and whole.dim() == 4:
-        whole = whole.contiguous(memory_format=torch.channels_last)
-    return Pool(whole, torch.cat(labels).to(device), starts)
-
-
-def _domain_inputs(dataset: str, inputs: object, image_size: int | None) -> torch.Tensor:
-    if isinstance(inputs, np.ndarray):
-        tensor = torch.from_numpy(np.array(inputs))
-        return _reduced(tensor.permute(0, 3, 1, 2), image_size) if tensor.dtype == torch.uint8 else tensor
-    if image_size is None:
-        raise DataError(f"The images of {dataset} differ in size; choose a recipe that says an image_size.")
-    images = (torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] for image in inputs)  # type: ignore[attr-defined]
-    return torch.cat([_resized(image, image_size) for image in images])
-
-
-def _reduced(images: torch.Tensor, side: int | None) -> torch.Tensor:
-    return _resized(images, side) if side and side < min(images.shape[2:]) else images.contiguous()
-
-
-def _resized(images: torch.Tensor, side: int) -> torch.Tensor:
-    return F.interpolate(images.float(), size=(side, side), mode="area").round().byte()
+AHEAD = 3  # steps for which streamed images are fetched before they are needed
 
 
 def as_model_input(inputs: torch.Tensor) -> torch.Tensor:
@@ -83,15 +24,25 @@ def as_model_input(inputs: torch.Tensor) -> torch.Tensor:
 
 
 class TaskData:
-    """The examples of a job's task: training batches by step, evaluation splits whole.
+    """The examples of a job's task: training batches by step, evaluation inputs by place.
+
+    A step's inputs are chosen on the host, for many steps at once; what is then computed of them, on the device, draws
+    nothing and branches on nothing, so that it can be captured.
 
     Args:
         job: Whose task it is.
-        device: Where the examples live.
+        device: Where batches are used.
     """
 
     def __init__(self, job: Job, device: str = "cpu") -> None:
-        self.pool = pool_of(job.dataset, job.recipe.image_size, device)
+        recipe = job.recipe
+        self.augmentation = recipe.augmentation
+        self.pool: Pool = pool_of(job.dataset, recipe.image_size, device)
+        if self.pool.resident is None and self.augmentation.size is None:
+            raise DataError(
+                f"The images of {job.dataset} differ in size, or are too many for the memory; choose a recipe that says "
+                f"an image_size or an augmentation."
+            )
         self.batch_size = int(job.hparams["batch_size"])
         training = job.task.of_role("train")
         smallest = min(training, key=lambda split: len(split.indices))
@@ -101,35 +52,117 @@ class TaskData:
                 f"domain '{smallest.domain}' of {job.dataset}; set batch_size between 1 and that."
             )
         self.streams = {
-            split.domain: Stream(philox_key(*job.cell, split.domain), split.indices, job.recipe.sampling)
+            split.domain: Stream(philox_key(*job.cell, split.domain), split.indices, recipe.sampling)
             for split in training
         }
-        self.training = TrainingExamples(self.pool, training)
-        self._block: tuple[int, torch.Tensor] = -1, torch.empty(0)
+        self.training = TrainingExamples(self, np.concatenate([self.pool.places(split) for split in training]))
+        self._block = Block(-1, np.empty(0), torch.empty(0), None)
+        self._fetching: dict[int, Future[torch.Tensor]] = {}
+        self._fetcher = ThreadPoolExecutor(1) if self.pool.resident is None else None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input, as the network sees it."""
-        return tuple(self.pool.inputs.shape[1:])
+        shape, size = self.pool.input_shape, self.augmentation.size
+        return (shape[0], size, size) if size else shape
 
-    def chosen(self, step: int) -> torch.Tensor:
-        """The places in the pool of a step's examples: positions `step · B` to `(step + 1) · B` of each stream."""
-        number, within = divmod(step, BLOCK)
-        if self._block[0] != number:
+    def step_inputs(self, step: int) -> tuple[torch.Tensor, ...]:
+        """The tensors that `batches` makes a step of: examples, and how their images are changed."""
+        block = self._block_of(step)
+        within = step % BLOCK
+        examples: tuple[torch.Tensor, ...] = (block.places[within],)
+        if self._fetcher is not None:
+            examples = (*examples, self._fetched(step))
+        if block.changes is None:
+            return examples
+        count = self.batch_size * len(self.streams)
+        return (*examples, *_tensors(block.changes[within * count : (within + 1) * count]))
+
+    def batches(self, places: torch.Tensor, *more: torch.Tensor) -> Batches:
+        """The minibatches of the examples at these places."""
+        images, changes = (more[0], more[1:]) if self._fetcher is not None else (self.pool.inputs(places), more)
+        if self._block.changes is None:
+            x = as_model_input(images)
+        else:
+            x = augment(images, _with_tensors(self._block.changes, changes))
+        sizes = [self.batch_size] * len(self.streams)
+        return Batches(x, self.pool.labels[places], sizes, self.training.positions[places])
+
+    def evaluation_inputs(self, places: np.ndarray, words: np.ndarray | None = None) -> torch.Tensor:
+        """Inputs for evaluation, on the device; with random words, changed as training images are."""
+        if self.augmentation.size is None:
+            where = torch.from_numpy(places).to(self.pool.device) if self.pool.resident is not None else places
+            return as_model_input(self.pool.inputs(where))
+        changes = self._changes(places, words).to(self.pool.device)
+        where = torch.from_numpy(places).to(self.pool.device) if self.pool.resident is not None else places
+        return augment(self.pool.inputs(where), changes)
+
+    def _changes(self, places: np.ndarray, words: np.ndarray | None) -> Parameters:
+        original, packed = self.pool.original, self.pool.packed
+        if original is None or packed is None:
+            raise DataError("An augmentation changes images, and these inputs are none; use a recipe without one.")
+        if words is None:
+            return self.augmentation.evaluation(original[places], packed[places])
+        return self.augmentation.draw(words, original[places], packed[places])
+
+    def _block_of(self, step: int) -> "Block":
+        number = step // BLOCK
+        if self._block.number != number:
             count = BLOCK * self.batch_size
             parts = [
                 (stream.take(number * count, count) + self.pool.starts[domain]).reshape(BLOCK, self.batch_size)
                 for domain, stream in self.streams.items()
             ]
-            places = torch.from_numpy(np.concatenate(parts, axis=1))
-            self._block = number, places.to(self.pool.labels.device, non_blocking=True)
-        return self._block[1][within]
+            places = np.concatenate(parts, axis=1)
+            changes = None
+            if self.augmentation.size is not None:
+                words = [augmentation_words(stream.key, number * count, count) for stream in self.streams.values()]
+                by_step = [part.reshape(BLOCK, self.batch_size, -1) for part in words]
+                drawn = self._changes(places.reshape(-1), np.concatenate(by_step, axis=1).reshape(places.size, -1))
+                changes = _always_grey(drawn.to(self.pool.device), self.augmentation.grayscale > 0)
+            on_device = torch.from_numpy(places).to(self.pool.device, non_blocking=True)
+            self._block = Block(number, places, on_device, changes)
+        return self._block
 
-    def batches(self, chosen: torch.Tensor) -> Batches:
-        """The minibatches of the examples at these places."""
-        x = as_model_input(self.pool.inputs[chosen])
-        sizes = [self.batch_size] * len(self.streams)
-        return Batches(x, self.pool.labels[chosen], sizes, self.training.positions[chosen])
+    def _fetched(self, step: int) -> torch.Tensor:
+        """The images of a step from the host; those of the next steps are fetched meanwhile."""
+        assert self._fetcher is not None
+        last = (step // BLOCK + 1) * BLOCK
+        for coming in range(step, min(step + AHEAD, last)):
+            if coming not in self._fetching:
+                self._fetching[coming] = self._fetcher.submit(self.pool.inputs, self._block.chosen[coming % BLOCK])
+        images = self._fetching.pop(step).result()
+        self._fetching = {number: future for number, future in self._fetching.items() if number > step}
+        return images
+
+
+class Block:
+    """The examples of `BLOCK` steps: on the host, on the device, and how their images are changed."""
+
+    def __init__(self, number: int, chosen: np.ndarray, places: torch.Tensor, changes: Uploaded | None) -> None:
+        self.number = number
+        self.chosen = chosen
+        self.places = places
+        self.changes = changes
+
+
+FIELDS = ("axes", "blends", "turn", "grayscale")
+
+
+def _tensors(changes: Uploaded) -> list[torch.Tensor]:
+    return [getattr(changes, name) for name in FIELDS if getattr(changes, name) is not None]
+
+
+def _with_tensors(pattern: Uploaded, tensors: Sequence[torch.Tensor]) -> Uploaded:
+    given = iter(tensors)
+    of_each = [None if getattr(pattern, name) is None else next(given) for name in FIELDS]
+    return Uploaded(pattern.size, *of_each)  # type: ignore[arg-type]  # axes are never None
+
+
+def _always_grey(changes: Uploaded, wanted: bool) -> Uploaded:
+    """A block by chance without a grey image still has the tensor that says so: every step has the same inputs."""
+    missing = wanted and changes.grayscale is None
+    return replace(changes, grayscale=torch.zeros_like(changes.axes[:, 0, 0])) if missing else changes
 
 
 class TrainingExamples:
@@ -139,16 +172,19 @@ class TrainingExamples:
         positions: For each place in the pool, where the example stands here; −1 if it is not trained on.
     """
 
-    def __init__(self, pool: Pool, splits: list[Split]) -> None:
-        self._pool = pool
-        self._places = torch.cat([pool.places(split) for split in splits])
-        self.positions = torch.full((len(pool.labels),), -1, device=pool.labels.device)
-        self.positions[self._places] = torch.arange(len(self._places), device=pool.labels.device)
+    def __init__(self, data: TaskData, places: np.ndarray) -> None:
+        self._data = data
+        self._places = places
+        positions = torch.full((len(data.pool.labels),), -1)
+        positions[torch.from_numpy(places)] = torch.arange(len(places))
+        self.positions = positions.to(data.pool.device)
 
     def __len__(self) -> int:
         return len(self._places)
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs as the network takes them, and labels, in the order of `Batches.positions`."""
-        for places in self._places.split(size):
-            yield as_model_input(self._pool.inputs[places]), self._pool.labels[places]
+        for start in range(0, len(self), size):
+            places = self._places[start : start + size]
+            labels = self._data.pool.labels[torch.from_numpy(places).to(self._data.pool.device)]
+            yield self._data.evaluation_inputs(places), labels

@@ -7,13 +7,18 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from shiftbed.data import card
 from shiftbed.errors import ShiftbedError, UnknownNameError
 from shiftbed.hparams import DEFAULT_SPACE, Value
 from shiftbed.registry import did_you_mean
+from shiftbed.training.augment import Augmentation
 from shiftbed.training.device import Precision
 from shiftbed.training.streams import Sampling
 
-ARITHMETIC = {"network", "steps", "sampling", "image_size", "batch_norm", "optimizer", "schedule", "drop_at"}
+ARITHMETIC = {
+    *("network", "steps", "sampling", "image_size", "batch_norm", "optimizer", "schedule", "drop_at"),
+    *("augmentation", "augment_validation"),
+}
 
 
 class Recipe(BaseModel):
@@ -22,6 +27,7 @@ class Recipe(BaseModel):
     Attributes:
         name: The recipe's name.
         summary: What it is for.
+        paper: Whose recipe it is.
         network: The featurizer's name.
         steps: Updates in all.
         evaluate_every: Updates between two evaluations; the last step is always evaluated.
@@ -33,6 +39,8 @@ class Recipe(BaseModel):
         optimizer: Of the main network; algorithms with several keep the kind their authors say.
         schedule: Of the learning rate: constant, cosine to 0, or a tenth from `drop_at` of the steps on.
         drop_at: The share of the steps after which the rate drops.
+        augmentation: How training images are changed: a scheme's name, or its fields.
+        augment_validation: Change validation images too, as DomainBed's repository does.
         precision: The arithmetic.
         space: The named search space that draws come from.
         fixed: Hyperparameters that the recipe states instead of drawing them.
@@ -42,6 +50,7 @@ class Recipe(BaseModel):
 
     name: str
     summary: str
+    paper: str = ""
     network: str
     steps: int = Field(gt=0)
     evaluate_every: int = Field(gt=0)
@@ -53,6 +62,8 @@ class Recipe(BaseModel):
     optimizer: Literal["adam", "sgd"] = "adam"
     schedule: Literal["constant", "cosine", "drop"] = "constant"
     drop_at: float = Field(default=0.5, gt=0, lt=1)
+    augmentation: Augmentation = Augmentation()
+    augment_validation: bool = False
     precision: Precision = "float32"
     space: str = DEFAULT_SPACE
     fixed: dict[str, Value] = {}
@@ -79,7 +90,15 @@ def recipe_names() -> list[str]:
 def _recipe_file(name: str) -> dict[str, Any]:
     if name not in recipe_names():
         raise UnknownNameError(f"There is no recipe '{name}'.{did_you_mean(name, recipe_names())}")
-    return yaml.safe_load((files("shiftbed.training") / "recipes" / f"{name}.yaml").read_text())
+    fields = yaml.safe_load((files("shiftbed.training") / "recipes" / f"{name}.yaml").read_text())
+    included = fields.pop("include", None)
+    return _merged(_recipe_file(included), fields) if included else fields
+
+
+def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a recipe over those of another; what is a table in both is merged likewise."""
+    both = {key: _merged(base[key], top[key]) for key in top if isinstance(base.get(key), dict) and top[key]}
+    return {**base, **top, **both}
 
 
 def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
@@ -87,7 +106,7 @@ def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
 
     Args:
         name: The recipe's name.
-        dataset: The dataset's name.
+        dataset: The dataset's name; without one the fields for large images are shown.
         **overrides: Fields to set; those that are None are left as they are.
 
     Raises:
@@ -95,11 +114,12 @@ def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
         ShiftbedError: A field has an impossible value.
     """
     fields = dict(_recipe_file(name))
-    own = dict(fields.pop("datasets", {}).get(dataset, {}))
-    own["fixed"] = {**fields.get("fixed", {}), **own.get("fixed", {})}
+    by_dataset = fields.pop("datasets", {}).get(dataset, {})
+    by_size = {size: fields.pop(size, {}) for size in ("small", "large")}
+    sized = by_size[card(dataset).size_class if dataset else "large"]
     given = {field: value for field, value in overrides.items() if value is not None}
     try:
-        return Recipe(**{**fields, **own, **given})
+        return Recipe(**_merged(_merged(_merged(fields, sized), by_dataset), given))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -11,7 +12,8 @@ from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, call_hook, 
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
 from shiftbed.protocols import Split
-from shiftbed.training.batches import TaskData, as_model_input
+from shiftbed.training.augment import augmentation_words
+from shiftbed.training.batches import TaskData
 from shiftbed.training.capture import CapturedStep
 from shiftbed.training.device import Runtime, numerics
 from shiftbed.training.evaluation import on_host, split_metrics
@@ -73,6 +75,7 @@ class Trainer:
             return None
         featurizer = getattr(self.algorithm, "featurizer", None)
         if isinstance(featurizer, nn.Module) and not any(module._forward_hooks for module in featurizer.modules()):
+            torch._dynamo.config.recompile_limit = 64  # one for each batch size; beyond it steps would run plainly
             featurizer.compile()
         return CapturedStep(self._make_step)
 
@@ -85,20 +88,20 @@ class Trainer:
             self.algorithm.train()
             self.algorithm.rng = reseed(self.job.id, self.step, "update")
             set_learning_rates(_optimizers(self.algorithm), self.job.recipe, self.step)
-            chosen = self.data.chosen(self.step)
+            inputs = self.data.step_inputs(self.step)
             if self._captured is None:
-                metrics = self._make_step(chosen)
+                metrics = self._make_step(*inputs)
             else:
-                metrics = self._captured(self.algorithm.phase(self.step), chosen)
+                metrics = self._captured(self.algorithm.phase(self.step), *inputs)
                 self.algorithm.step = self.step + 1  # a replay runs no Python
         self.step += 1
         return metrics
 
-    def _make_step(self, chosen: torch.Tensor) -> dict[str, Any]:
-        """The arithmetic of a step, from the places of its examples."""
-        batches = self.data.batches(chosen)
+    def _make_step(self, *inputs: torch.Tensor) -> dict[str, Any]:
+        """The arithmetic of a step."""
+        batches = self.data.batches(*inputs)
         if self._captured is not None:
-            torch._dynamo.maybe_mark_dynamic(batches.x, 0)  # batch sizes are drawn: one compilation for all
+            torch._dynamo.mark_static(batches.x, 0)  # kernels for any batch size are a quarter slower
         metrics = self.algorithm.update(batches, None)
         if not isinstance(metrics, dict):
             name = type(self.algorithm).__name__
@@ -131,13 +134,14 @@ class Trainer:
     def _evaluate_splits(self, splits: Sequence[Split], predict: Predict) -> dict[str, dict[str, Any]]:
         pool = self.data.pool
         places = [pool.places(split) for split in splits]
-        if "test batches" in self.algorithm.needs:
-            logits = [self._logits(where, predict, TRANSDUCTIVE_BATCH) for where in places]
-        else:
-            whole = self._logits(torch.cat(places), predict, self._evaluation_batch())
+        words = [self._words(split) for split in splits]
+        if "test batches" in self.algorithm.needs or any(part is not None for part in words):
+            logits = [self._logits(*of_one, predict) for of_one in zip(places, words, strict=True)]
+        else:  # splits are small: together they fill a device
+            whole = self._logits(np.concatenate(places), None, predict)
             logits = list(whole.split([len(where) for where in places]))
         metrics = {
-            split.name: split_metrics(out, pool.labels[where])
+            split.name: split_metrics(out, pool.labels[torch.from_numpy(where).to(pool.device)])
             for split, out, where in zip(splits, logits, places, strict=True)
         }
         finite = torch.stack([torch.isfinite(out).all() for out in logits]).all()
@@ -146,16 +150,25 @@ class Trainer:
         self._bad_step.copy_(torch.minimum(self._bad_step, bad))
         return on_host(metrics)
 
-    def _logits(self, places: torch.Tensor, predict: Predict, size: int) -> torch.Tensor:
-        outputs = []
-        for part in places.split(size):
-            x = as_model_input(self.data.pool.inputs[part])
+    def _words(self, split: Split) -> np.ndarray | None:
+        """Random words for validation images, where the recipe augments these too."""
+        if split.role != "validation" or not self.job.recipe.augment_validation:
+            return None
+        return augmentation_words(philox_key(self.job.id, split.name, self.step), 0, len(split.indices))
+
+    def _logits(self, places: np.ndarray, words: np.ndarray | None, predict: Predict) -> torch.Tensor:
+        outputs, size = [], self._evaluation_batch()
+        for start in range(0, len(places), size):
+            part = slice(start, start + size)
+            x = self.data.evaluation_inputs(places[part], None if words is None else words[part])
             if self._captured is not None:
                 torch._dynamo.maybe_mark_dynamic(x, 0)
             outputs.append(predict(x).float())
         return torch.cat(outputs)
 
     def _evaluation_batch(self) -> int:
+        if "test batches" in self.algorithm.needs:
+            return TRANSDUCTIVE_BATCH
         if not self.runtime.on_gpu:
             return EVALUATION_BATCH
         return max(TRANSDUCTIVE_BATCH, GPU_EVALUATION_BATCH // math.prod(self.data.input_shape[1:]))

@@ -47,7 +47,7 @@ def test_a_recorded_accuracy_is_that_of_the_saved_weights(local):
     trainer.algorithm.load_state_dict(load_safetensors(local.get(JobFiles(job.id).weights)), strict=False)
     split = next(split for split in job.task.splits if split.name == "-90%/in")
     places = trainer.data.pool.places(split)
-    inputs, labels = trainer.data.pool.inputs[places], trainer.data.pool.labels[places]
+    inputs, labels = trainer.data.pool.resident[places], trainer.data.pool.labels[places]
     trainer.algorithm.eval()
     right = (trainer.algorithm.predict(inputs.float() / 255).argmax(1) == labels).float().mean().item()
     assert finished(local, job)["records"][-1]["splits"]["-90%/in"]["accuracy"] == pytest.approx(right, abs=1e-7)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms import ERM, register
 from shiftbed.data import load
-from shiftbed.training.batches import pool_of
+from shiftbed.training.pool import pool_of
 from shiftbed.training.trainer import Trainer
 from tests.conftest import tiny_job
 
@@ -19,7 +19,7 @@ def test_a_batch_is_the_next_stretch_of_every_training_domain_s_stream():
     for split in job.task.of_role("train"):
         assert np.array_equal(streams[split.domain].indices, split.indices), "training examples and no others"
     for step in (0, 3, 63, 64, 130):
-        batches = trainer.data.batches(trainer.data.chosen(step))
+        batches = trainer.data.batches(*trainer.data.step_inputs(step))
         for (x, y), domain in zip(batches, streams, strict=True):
             chosen = streams[domain].take(4 * step, 4)
             images = load("ColoredDigits")[domain].inputs[chosen].transpose(0, 3, 1, 2)
@@ -32,7 +32,7 @@ def test_a_batch_is_the_next_stretch_of_every_training_domain_s_stream():
 def test_larger_images_are_averaged_down():
     pool, original = pool_of("EmojiStyles", 32), load("EmojiStyles")["noto"]
     start = pool.starts["noto"]
-    x, y = (values[start : start + len(original.labels)] for values in pool[:2])
+    x, y = (values[start : start + len(original.labels)] for values in (pool.resident, pool.labels))
     images = torch.from_numpy(original.inputs[:50].transpose(0, 3, 1, 2).copy()).float()
     assert torch.equal(x[:50].float(), F.avg_pool2d(images, 2).round())
     assert y.tolist() == original.labels.tolist()

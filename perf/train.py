@@ -1,0 +1,157 @@
+"""One job against a bare loop in the same run: `python perf/train.py [--quick]`, on a CPU or a GPU.
+
+Both are timed alternately five times; medians and raw numbers are printed.
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bare import bare_steps_per_second
+from shiftbed import networks
+from shiftbed.data.arrays import write_arrays
+from shiftbed.data.dataset import Card, Domain
+from shiftbed.protocols import LeaveOut
+from shiftbed.training.device import Runtime, default_precision, find_runtime
+from shiftbed.training.job import make_job
+from shiftbed.training.recipes import recipe
+from shiftbed.training.run import one_thread, run_job
+from shiftbed.training.store import LocalStore
+from shiftbed.training.trainer import Trainer
+
+REPEATS = 5
+
+
+def our_steps_per_second(trainer: Trainer, steps: int) -> float:
+    """Steps a second of a trainer that has already warmed up."""
+    synchronise = torch.cuda.synchronize if trainer.runtime.on_gpu else lambda: None
+    synchronise()
+    start = time.perf_counter()
+    for _ in range(steps):
+        trainer.advance()
+    synchronise()
+    return steps / (time.perf_counter() - start)
+
+
+def compare(what: str, bare, ours) -> None:
+    """Prints the ratio of two rates, measured alternately."""
+    pairs = [(bare(), ours()) for _ in range(REPEATS)]
+    ratio = statistics.median(o for _, o in pairs) / statistics.median(b for b, _ in pairs)
+    raw = " ".join(f"{b:.1f}/{o:.1f}" for b, o in pairs)
+    print(f"{what}: {ratio:.2f} × the bare loop (bare/ours steps per second: {raw})", flush=True)
+
+
+def against_bare(what, job, runtime: Runtime, steps: int, *, bare_precision: str, compiled: bool) -> Trainer:
+    """Training steps of a job against the bare loop with its network and batch."""
+    trainer = Trainer(job, runtime)
+    for _ in range(20):
+        trainer.advance()
+    batch = trainer.data.batches(*trainer.data.step_inputs(0))
+    hparams = {**job.hparams, **job.recipe.for_networks()}
+    featurizer = networks.Featurizer(trainer.data.input_shape, hparams)
+    bare_network = torch.nn.Sequential(featurizer, torch.nn.Linear(featurizer.n_outputs, 10)).to(runtime.device)
+    x = batch.x.detach().clone()
+    if compiled and x.dim() == 4:
+        bare_network = bare_network.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+    bare_network.train()
+    if compiled:
+        bare_network.compile()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bare_precision != "float32"
+    torch.backends.cudnn.benchmark = True
+    bare_autocast = bare_precision == "bf16"
+    y = batch.y % 10
+    compare(
+        what,
+        lambda: bare_steps_per_second(bare_network, x, y, steps, bare_autocast),
+        lambda: our_steps_per_second(trainer, steps),
+    )
+    return trainer
+
+
+def made_dataset(root: Path, name: str, domains: int, count: int, side: int, channels: int, classes: int) -> None:
+    """A dataset of random images, of the size of a real one: only time is measured on it."""
+    random = np.random.default_rng(0)
+    card = Card(
+        name=name, version=1, summary="random images", classes=tuple(str(i) for i in range(classes)),
+        domains={str(d): count for d in range(domains)}, input_shape=(channels, side, side),
+        size_class="small" if side <= 32 else "large", licence="none", citation="none", source="made",
+    )  # fmt: skip
+    parts = [
+        Domain(
+            str(d),
+            random.integers(0, 256, (count, side, side, channels), dtype=np.uint8),
+            random.integers(0, classes, count),
+        )
+        for d in range(domains)
+    ]
+    write_arrays(parts, card, root / "packs" / name)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="fewer steps")
+    parser.add_argument("--device")
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    runtime = find_runtime(options.device)
+    precision = default_precision(runtime)
+    kind = torch.cuda.get_device_name() if runtime.on_gpu else "CPU, 1 thread a job"
+    print(f"torch {torch.__version__}, {kind}, {precision}", flush=True)
+
+    def job(dataset):
+        how = recipe("domainbed-head", dataset, precision=precision).model_copy(update={"initial_weights": None})
+        return make_job(dataset, "ERM", LeaveOut(("0",)), how)
+
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        import os
+
+        os.environ["SHIFTBED_DATA"] = folder
+        made_dataset(Path(folder), "MadeMNIST", 6, 11667, 28, 1, 10)
+        scale = 0.2 if options.quick else 1.0
+        wanted = lambda word: not options.only or word in options.only  # noqa: E731
+        if wanted("mnist"):
+            small = job("MadeMNIST")
+            steps = int(scale * (500 if runtime.on_gpu else 20))
+            against_bare(
+                "MNIST ConvNet, 5 × 64", small, runtime, steps,
+                bare_precision="tf32" if runtime.on_gpu else "float32", compiled=False,
+            )  # fmt: skip
+        if wanted("job") and runtime.on_gpu:
+            for repeat in range(2):
+                start = time.perf_counter()
+                run_job(job("MadeMNIST"), LocalStore(Path(folder) / f"run{repeat}"), runtime=runtime)
+                print(f"a whole job of 5,001 steps: {time.perf_counter() - start:.2f} s (run {repeat + 1})", flush=True)
+        if wanted("resnet"):
+            made_dataset(Path(folder), "MadePACS", 4, 2498, 227, 3, 7)
+            large = job("MadePACS")
+            steps = int(scale * (100 if runtime.on_gpu else 1)) or 1
+            against_bare(
+                "ResNet-50, 224 px, 3 × 32, augmented", large, runtime, steps,
+                bare_precision=precision, compiled=runtime.on_gpu,
+            )  # fmt: skip
+    print(f"peak host memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB", flush=True)
+    if wanted("start"):
+        first_step(options.device)
+
+
+def first_step(device: str | None) -> None:
+    """Seconds from `shiftbed train` to the end of one step on built-in data."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "shiftbed", "train", "ColoredDigits", "ERM", "--test=-90%"]
+        start = time.perf_counter()
+        subprocess.run([*command, "--steps", "1", "--out", folder], check=True, stdout=subprocess.DEVNULL)
+        print(f"from the command to the end of the first step: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Wrappers that predict with an average of the weights that training passes through."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+
+from shiftbed.algorithms.base import Metrics, Minibatches, Wrapper, register
+from shiftbed.algorithms.batches import Batches
+from shiftbed.errors import AlgorithmError
+from shiftbed.hparams import SizeClass, Space, constant
+
+REFRESH_BATCHES = 16
+
+
+class Averaging(Wrapper):
+    """Predicts with averaged weights: all parameters, and the running statistics of batch norm.
+
+    Attributes:
+        average: The averaged weights, in one vector.
+    """
+
+    average: torch.Tensor
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
+    ) -> None:
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        self.register_buffer("average", self.iterate())
+
+    def weights(self) -> list[torch.Tensor]:
+        """What is averaged."""
+        ends = (".running_mean", ".running_var")
+        statistics = [buffer for name, buffer in self.inner.named_buffers() if name.endswith(ends)]
+        return [*self.inner.parameters(), *statistics]
+
+    def iterate(self) -> torch.Tensor:
+        """The weights being trained, in one vector."""
+        return torch.cat([weight.detach().flatten() for weight in self.weights()])
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Lends the algorithm inside the averaged weights; what is done to them is done to `average`."""
+        weights = self.weights()
+        own = [weight.data for weight in weights]
+        parts = self.average.split([weight.numel() for weight in weights])
+        try:
+            for weight, part in zip(weights, parts, strict=True):
+                weight.data = part.view(weight.shape)
+            yield
+        finally:
+            for weight, data in zip(weights, own, strict=True):
+                weight.data = data
+
+    def predict(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits of the averaged weights."""
+        with self.averaged():
+            return self.inner.predict(x)
+
+
+@register(
+    space=Space(eoa_start=constant(100)),
+    paper="Arpit et al., 2022",
+    selection="training-domain-validation",
+    separable=True,
+)
+class EoA(Averaging):
+    """Predicts with the plain mean of all weights after the first `eoa_start` steps.
+
+    Departures from the paper: this is one member of the ensemble; the ensemble is the sum of several jobs' logits.
+    From its reference code: the mean begins with the weights after exactly `eoa_start` steps, as the paper says, not
+    one step before.
+    """
+
+    def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
+        """An update of the algorithm inside, whose weights then join the mean."""
+        metrics = super().update(minibatches, unlabeled)
+        already = max(self.step - self.hparams["eoa_start"], 0)
+        self.average.lerp_(self.iterate(), 1 / (already + 1))
+        return metrics
+
+
+def swad_space(dataset: str, size_class: SizeClass) -> Space:
+    """The values of the paper's code; the loss valleys of VLCS are shallower."""
+    return Space(
+        swad_n_converge=constant(3),
+        swad_n_tolerance=constant(6),
+        swad_tolerance_ratio=constant(0.2 if dataset == "VLCS" else 0.3),
+    )
+
+
+def live_norms(module: nn.Module) -> list[BatchNorm]:
+    """The batch norms of a module in training mode whose statistics its forward passes change."""
+    norms = [part for part in module.modules() if isinstance(part, BatchNorm)]
+    return [norm for norm in norms if norm.training and norm.track_running_stats]
+
+
+@register(space=swad_space, paper="Cha et al., 2021", selection="last", separable=True)
+class SWAD(Averaging):
+    """Predicts with the mean of all weights between the first minimum of the validation loss and its rise.
+
+    The steps between two evaluations are a segment, which ends with a validation loss (mean over training domains).
+    The valley begins at the first segment whose loss is the least of `swad_n_converge` in a row; the threshold is
+    `1 + swad_tolerance_ratio` times the mean of these. It ends with the last segment at or below the threshold, when
+    `swad_n_tolerance` in a row were above it: then training ends. At every evaluation `predict` is what SWAD would
+    return if training ended there; before the valley, the mean of the last segment.
+
+    Departures from the paper, as in its code: segments shortly before the first minimum belong to the valley if the
+    losses at both of their ends are at or below the threshold. From its code: every iterate counts once (there the
+    first segments of the valley count twice, or not at all); the statistics of batch norms that are not frozen are
+    recomputed from the last 16 minibatches of a segment, not from 500 fresh ones, which no algorithm is given.
+
+    Attributes:
+        segment: The mean of the weights since the last evaluation.
+        count: How many they are.
+        queue: Segments (mean, count, loss) that may still join the average.
+        joined: How many iterates are in the average; 0 before the valley.
+        threshold: The loss up to which the valley goes, once it is known.
+        ended: Whether training has ended.
+    """
+
+    segment: torch.Tensor
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
+    ) -> None:
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        self.register_buffer("segment", self.iterate())
+        self.count = 0
+        self.queue: list[tuple[torch.Tensor, int, float]] = []
+        self.joined = 0
+        self.threshold: float | None = None
+        self.ended = False
+        self.last_metrics: Metrics = {}
+        self.recent: list[torch.Tensor] = []  # inputs of the segment's last minibatches, for live batch norms
+
+    def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
+        """An update of the algorithm inside, whose weights then join the segment; nothing once training has ended."""
+        if self.ended:
+            return self.last_metrics
+        batches = Batches.of(minibatches)
+        metrics = super().update(batches, unlabeled)
+        self.count += 1
+        self.segment.lerp_(self.iterate(), 1 / self.count)
+        if not self.queue and not self.joined:  # no evaluation yet
+            self.average.copy_(self.segment)
+        if live_norms(self.inner):
+            self.recent = [*self.recent, batches.x.detach().clone()][-REFRESH_BATCHES:]
+        self.last_metrics = {name: torch.as_tensor(value) for name, value in metrics.items()}
+        return self.last_metrics
+
+    def evaluated(self, results: Mapping[str, Mapping[str, float]]) -> None:
+        """Closes the segment and decides which segments are in the valley."""
+        if self.ended or not self.count:
+            return
+        if not results:
+            raise AlgorithmError("SWAD needs held-out images of the training domains; choose a task that has them.")
+        loss = sum(result["loss"] for result in results.values()) / len(results)
+        piece = (self.segment.clone(), self.count, loss)
+        self.count = 0
+        if self.threshold is not None:
+            self._join(piece)
+        else:
+            self._look_for_the_valley(piece)
+        self._refresh_statistics()
+
+    def _look_for_the_valley(self, piece: tuple[torch.Tensor, int, float]) -> None:
+        """Keeps the latest segments until the first of `swad_n_converge` has the least loss."""
+        window = self.hparams["swad_n_converge"]
+        self.queue = [*self.queue, piece][-max(window, self.hparams["swad_n_tolerance"]) :]
+        self.average.copy_(piece[0])
+        losses = [loss for _, _, loss in self.queue]
+        if len(losses) < window or losses[-window] > min(losses[-window:]):
+            return
+        self.threshold = (1 + self.hparams["swad_tolerance_ratio"]) * sum(losses[-window:]) / window
+        first = len(losses) - window
+        while first >= 2 and max(losses[first - 2 : first]) <= self.threshold:
+            first -= 1
+        valley, self.queue = self.queue[first:], []
+        for early in valley:
+            self._join(early)
+
+    def _join(self, piece: tuple[torch.Tensor, int, float]) -> None:
+        """Adds a segment to the average if it ends in the valley; above the threshold it waits for one that does."""
+        self.queue.append(piece)
+        if piece[2] <= (self.threshold or 0.0):
+            for mean, count, _ in self.queue:
+                self.joined += count
+                self.average.lerp_(mean, count / self.joined)
+            self.queue = []
+        elif len(self.queue) >= self.hparams["swad_n_tolerance"]:
+            self.ended, self.queue = True, []
+
+    @torch.no_grad()
+    def _refresh_statistics(self) -> None:
+        """Gives the averaged network's live batch norms the mean statistics of the remembered minibatches."""
+        mode = self.training
+        norms = live_norms(self.train())
+        before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+        self.eval()
+        for norm in norms:
+            norm.train()
+            norm.momentum = None  # a cumulative mean: the first minibatch overwrites what was there
+            norm.num_batches_tracked = torch.tensor(0, device=self.average.device)
+        with self.averaged():
+            for x in self.recent:
+                self.inner.predict(x)
+        for norm, (momentum, count) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count
+        self.train(mode)
+        self.recent = []

@@ -1,0 +1,53 @@
+"""How many operations an update dispatches: on small networks this is what a step costs."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shiftbed.algorithms import ALGORITHMS
+from tests.algorithms.common import build, make_batches, train
+
+SIZES = (8, 8, 8)
+
+
+class Dispatched(TorchDispatchMode):
+    """Counts the operations that reach a kernel or a view."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.counts[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def operations(name):
+    """The operations of one update, with the Adam that torch chooses on a GPU."""
+    algorithm = build(name, dtype=torch.float32)
+    for group in algorithm.optimizer.param_groups:
+        group["foreach"] = True
+    train(algorithm, 2, sizes=SIZES, dtype=torch.float32)
+    with Dispatched() as dispatched:
+        algorithm.update(make_batches(3, SIZES, dtype=torch.float32))
+    return dispatched.counts.total()
+
+
+@pytest.mark.parametrize("name", ["CORAL", "MMD", "IRM", "VREx", "GroupDRO", "SD"])
+def test_a_penalty_at_most_doubles_the_operations_of_erm(name):
+    if name not in list(ALGORITHMS):
+        pytest.skip(f"{name} is not registered")
+    assert operations(name) <= 2.1 * operations("ERM")
+
+
+@pytest.mark.parametrize("name", ["CORAL", "MMD"])
+def test_the_number_of_operations_does_not_grow_with_the_pairs_of_domains(name):
+    def of(domains):
+        algorithm = build(name, domains, dtype=torch.float32)
+        with Dispatched() as dispatched:
+            algorithm.update(make_batches(0, (8,) * domains, dtype=torch.float32))
+        return dispatched.counts.total()
+
+    assert of(6) == of(2)
