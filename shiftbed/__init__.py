@@ -10,13 +10,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _VERBS = {
+    "load": "shiftbed.training.model",
     "train": "shiftbed.sweeps.verbs",
     "sweep": "shiftbed.sweeps.verbs",
     "Request": "shiftbed.sweeps.plan",
     "read_tables": "shiftbed.tables",
     "ShiftbedError": "shiftbed.errors",
 }
-__all__ = ["Request", "ShiftbedError", "read_tables", "sweep", "train"]
+__all__ = ["Request", "ShiftbedError", "load", "read_tables", "sweep", "train"]
 
 
 def __dir__() -> list[str]:

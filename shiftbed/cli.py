@@ -40,6 +40,9 @@ Steps = Annotated[int | None, typer.Option(min=1, help="Updates, instead of the 
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="A hyperparameter by hand, name=value (repeatable).")
 ]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one.")]
+Precision = Annotated[str | None, typer.Option(help="float32, tf32 or bf16; by default bf16 on a GPU.")]
+PRECISIONS = ("float32", "tf32", "bf16")
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one for each core by default.")]
 
 
@@ -226,6 +229,9 @@ def train(
     draw: Annotated[int, typer.Option(min=0, help="The draw of hyperparameters; 0 is the default values.")] = 0,
     trial: Annotated[int, typer.Option(min=0, help="The repetition.")] = 0,
     overrides: Overrides = None,
+    device: Device = None,
+    precision: Precision = None,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="On a GPU: equal to the bit, slower.")] = False,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
@@ -248,6 +254,9 @@ def train(
             draw=draw,
             trial=trial,
             overrides=parse_overrides(overrides),
+            device=device,
+            precision=one_of(precision, PRECISIONS, "precision"),
+            deterministic=deterministic,
             code=code or [],
             on_plan=bar.begin,
             on_step=bar.step,
@@ -284,6 +293,8 @@ def sweep(
     recipe: Recipe = "quick",
     steps: Steps = None,
     overrides: Overrides = None,
+    device: Device = None,
+    precision: Precision = None,
     code: Code = None,
     workers: Workers = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
@@ -310,14 +321,22 @@ def sweep(
         overrides=parse_overrides(overrides),
     )
     if dry_run:
-        count, done = run_dry(request, out, code or [])
+        count, done = run_dry(request, out, code or [], one_of(precision, PRECISIONS, "precision"))
         words = f"{count} jobs, {done} of them done already."
         print(json.dumps({"jobs": count, "done": done}) if as_json else words)
         return
 
     def run() -> "Progress":
         with SweepView(console) as view:
-            return run_sweep(request, out, workers=workers, code=code or [], on_change=view)
+            return run_sweep(
+                request,
+                out,
+                workers=workers,
+                device=device,
+                precision=one_of(precision, PRECISIONS, "precision"),
+                code=code or [],
+                on_change=view,
+            )
 
     progress = stoppable(run, "the same command")
     outcomes = {"done": list(progress.ended.values()).count("done"), "failed": len(progress.failed)}
@@ -402,6 +421,13 @@ def doctor() -> None:
 def names(text: str) -> list[str]:
     """Names separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def one_of(value: str | None, allowed: tuple[str, ...], noun: str) -> Any:
+    """A value that must be one of a few words."""
+    if value is not None and value not in allowed:
+        raise ShiftbedError(f"There is no {noun} '{value}'; there are {', '.join(allowed)}.")
+    return value
 
 
 def plural(count: int, noun: str) -> str:

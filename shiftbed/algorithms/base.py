@@ -228,6 +228,7 @@ class Algorithm(nn.Module):
         step: The number of updates made.
         restart_step: The step before which the optimizer starts anew (annealed penalties), or None.
         rng: The one generator of all random draws on the host; the engine reseeds it before every update and epoch.
+        parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
         needs: What registration says the class cannot do without.
 
@@ -241,6 +242,7 @@ class Algorithm(nn.Module):
 
     optimizer: torch.optim.Optimizer
     restart_step: int | None = None
+    parts: int = 1
     cycle: int = 1
     needs: tuple[Need, ...] = ()
 
@@ -282,14 +284,28 @@ class Algorithm(nn.Module):
         """One step of the optimizer; returns detached tensors, so that no step waits for the device."""
         if self.step == self.restart_step:
             self.optimizer = self.make_optimizer()
-        loss, metrics = self.objective(Batches.of(minibatches, unlabeled), self.step)
+        batches = Batches.of(minibatches, unlabeled)
         self.optimizer.zero_grad()
-        loss.backward()
+        if self.parts == 1:
+            loss, metrics = self.objective(batches, self.step)
+            loss.backward()
+        else:
+            loss, metrics = self._in_parts(batches)
         self.optimizer.step()
         self.step += 1
         for name in metrics.keys() & self._buffers.keys():
             self.get_buffer(name).copy_(metrics.pop(name).detach())
         return {"loss": loss.detach(), **{name: value.detach() for name, value in metrics.items()}}
+
+    def _in_parts(self, batches: Batches) -> tuple[torch.Tensor, Metrics]:
+        """The gradient of a mean over examples, as the sum of its parts' shares."""
+        total, count = torch.zeros((), device=batches.y.device), len(batches.y)
+        for x, y in zip(batches.x.chunk(self.parts), batches.y.chunk(self.parts), strict=True):
+            loss, _ = self.objective(Batches(x, y, [len(y)]), self.step)
+            loss = loss * (len(y) / count)
+            loss.backward()
+            total += loss.detach()
+        return total, {}
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
         """The logits of a batch of inputs."""

@@ -27,12 +27,22 @@ def fourier_features(z: torch.Tensor, frequencies: torch.Tensor, phases: torch.T
     return 2 * (argument + math.pi / 4).sin()  # one sine instead of both
 
 
-def dependence(functions: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """The squared covariances between all pairs of different coordinates, under weights that sum to 1."""
-    weighted = shares[:, None] * functions
-    mean = weighted.sum(0)
-    covariance = weighted.T @ functions - torch.outer(mean, mean)
-    return covariance.square().sum() - covariance.diagonal().square().sum()
+def dependence_gradient(functions: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """How the dependence changes with each example's share, up to a constant that shares of sum 1 do not feel.
+
+    Dependence is the sum of the squared covariances C of all pairs of different coordinates. With the diagonal of C set
+    to 0 and uᵢ the functions of example i less their weighted mean, the derivative is 2·uᵢᵀ C uᵢ; automatic
+    differentiation would take several times as many operations.
+    """
+    centred = functions - shares @ functions
+    covariance = (shares[:, None] * centred).T @ centred
+    covariance.fill_diagonal_(0)
+    return 2 * ((centred @ covariance) * centred).sum(1)
+
+
+def through_softmax(shares: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient by the logits, of a gradient by their softmax."""
+    return shares * (gradient - (shares * gradient).sum())
 
 
 @register(space=Space(stablenet_lambda=log_uniform(1e1, 1e3, default=70.0)), paper="Zhang et al., 2021")
@@ -90,10 +100,10 @@ class StableNet(ERM):
         phases = self.drawn(self.rng.uniform(0, 2 * math.pi, (INNER_STEPS, z.shape[1])))
         weights, velocity = torch.ones_like(z[:, 0]), torch.zeros_like(z[:, 0])
         for k, functions in enumerate(fourier_features(torch.cat([z, self.get_buffer("memory")]), frequencies, phases)):
-            weights.requires_grad_()
             shares = torch.cat([weights, remembered]).softmax(0)
-            spread = weights.softmax(0).square().sum()
-            loss = dependence(functions, shares) / self.hparams["stablenet_lambda"] + spread
-            velocity = 0.9 * velocity + torch.autograd.grad(loss, weights)[0]
-            weights = weights.detach() - (1.0 if k < INNER_STEPS // 2 else 0.1) * velocity
+            dependence = through_softmax(shares, dependence_gradient(functions, shares))[: len(z)]
+            own_shares = weights.softmax(0)
+            spread = through_softmax(own_shares, 2 * own_shares)  # of the sum of squared shares
+            velocity = 0.9 * velocity + dependence / self.hparams["stablenet_lambda"] + spread
+            weights = weights - (1.0 if k < INNER_STEPS // 2 else 0.1) * velocity
         return weights

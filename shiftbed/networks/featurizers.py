@@ -30,8 +30,8 @@ def _usual_network(input_shape: tuple[int, ...], hparams: Mapping[str, Any]) -> 
     """DomainBed's choice by the shape of the inputs; images of any other size get a ResNet."""
     if len(input_shape) == 1:
         return "mlp"
-    by_size = {(28, 28): "mnist-convnet", (32, 32): "wide-resnet-16-2"}
-    return by_size.get((input_shape[1], input_shape[2]), _resnet(hparams))
+    by_size: dict[tuple[int, ...], str] = {(28, 28): "mnist-convnet", (32, 32): "wide-resnet-16-2"}
+    return by_size.get(tuple(input_shape[1:3]), _resnet(hparams))
 
 
 def _resnet(hparams: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.forkserver import ForkServer
 from shiftbed.sweeps.leases import PATIENCE_SECONDS, LeaseWatch
+from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, parse_records
 from shiftbed.training.store import LocalStore
@@ -31,6 +32,7 @@ class Seat:
     """One place in the pool: the connection to a worker, its process once it has said so, and the job it runs."""
 
     connection: Connection
+    runtime: Runtime
     pid: int | None = None
     job: Job | None = None
     looked: float = 0.0
@@ -76,6 +78,7 @@ class LocalPool:
         workers: How many processes.
         code: Users' files that register algorithms.
         keep: Which weights to keep.
+        runtimes: The devices; workers are spread over them.
         patience: Seconds after which another launcher's silent job is taken over.
     """
 
@@ -85,11 +88,13 @@ class LocalPool:
         workers: int,
         code: Sequence[Path] = (),
         keep: Keep = "none",
+        runtimes: Sequence[Runtime] = (Runtime(),),
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._store = store
         self._size = workers
         self._arguments = {"root": str(store.root), "code": [str(path) for path in code], "keep": keep}
+        self._runtimes = runtimes
         self._watch = LeaseWatch(store, patience)
         self._server = ForkServer()
         self._seats: list[Seat] = []
@@ -125,7 +130,9 @@ class LocalPool:
     def _fill_seats(self) -> None:
         """Gives every free seat a job that nobody else seems to run."""
         while len(self._seats) < min(self._size, self._progress.left):
-            self._seats.append(Seat(self._server.fork(**self._arguments)))
+            used = [seat.runtime for seat in self._seats]
+            runtime = min(self._runtimes, key=used.count)  # the device with the fewest workers
+            self._seats.append(Seat(self._server.fork(**self._arguments, runtime=asdict(runtime)), runtime))
         free = [seat for seat in self._seats if seat.job is None]
         # While all that waits is held elsewhere, looking at the leases once a second is enough.
         if not free or (self._all_elsewhere() and time.monotonic() - self._last_look < LOOK_SECONDS):

@@ -1,6 +1,7 @@
 """The verbs `train` and `sweep`, for Python and the command line alike."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from shiftbed.selection import JobRecords
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
 from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.device import Precision, default_precision, find_runtime, find_runtimes
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe as find_recipe
 from shiftbed.training.run import Keep, run_job
 from shiftbed.training.store import LocalStore
+
+GPU_WORKERS = 2  # one job's host work hides behind the other's kernels
 
 
 def train(
@@ -30,6 +34,9 @@ def train(
     trial: int = 0,
     overrides: Mapping[str, Value] | None = None,
     keep: Keep = "final",
+    device: str | None = None,
+    precision: Precision | None = None,
+    deterministic: bool = False,
     code: Sequence[str | Path] = (),
     on_plan: Callable[[Job], None] = lambda job: None,
     on_step: Callable[[int, dict[str, Any]], None] = lambda step, metrics: None,
@@ -50,6 +57,9 @@ def train(
         trial: The repetition.
         overrides: Hyperparameters set by hand.
         keep: Which weights to keep.
+        device: Where to train; the GPU if there is one.
+        precision: The arithmetic; the fastest that leaves accuracy unchanged by default.
+        deterministic: On a GPU, use only kernels that repeat themselves to the bit.
         code: Files that register algorithms.
         on_plan: Called with the job before it starts.
         on_step: Called after every update.
@@ -64,11 +74,13 @@ def train(
     known = card(dataset)
     dataset = known.name
     spec = LeaveOut(tuple([name for name in known.domains if name in tested] + sorted(tested - set(known.domains))))
-    job = make_job(dataset, algorithm, spec, find_recipe(recipe, dataset, steps=steps), draw, trial, overrides)
+    runtime = find_runtime(device, deterministic)
+    how = find_recipe(recipe, dataset, steps=steps, precision=precision or default_precision(runtime))
+    job = make_job(dataset, algorithm, spec, how, draw, trial, overrides)
     store = LocalStore(Path(out))
     remember_plan([job], store)
     on_plan(job)
-    run_job(job, store, keep=keep, on_step=on_step, should_stop=should_stop)
+    run_job(job, store, keep=keep, runtime=runtime, on_step=on_step, should_stop=should_stop)
     return next((finished for finished in finished_jobs(store) if finished.id == job.id), None)
 
 
@@ -77,6 +89,8 @@ def sweep(
     out: str | Path,
     *,
     workers: int | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
     keep: Keep = "none",
     code: Sequence[str | Path] = (),
     on_change: Callable[[Progress], None] = lambda progress: None,
@@ -86,7 +100,9 @@ def sweep(
     Args:
         request: What is asked for, once or several times.
         out: The sweep's folder; several sweeps and launchers may share one.
-        workers: Processes; one for each core by default.
+        workers: Processes; one for each core by default, or two for each GPU.
+        device: Where to train; all GPUs if there are any.
+        precision: The arithmetic; the fastest that leaves accuracy unchanged by default.
         keep: Which weights to keep.
         code: Files that register algorithms.
         on_change: Called several times a second with the progress.
@@ -97,15 +113,22 @@ def sweep(
     for path in code:
         load_code(Path(path))
     store = LocalStore(Path(out))
-    jobs = [job for one in ([request] if isinstance(request, Request) else request) for job in plan(one)]
+    runtimes = find_runtimes(device)
+    asked = {"precision": precision or default_precision(runtimes[0])}
+    requests = [request] if isinstance(request, Request) else request
+    jobs = [job for one in requests for job in plan(replace(one, fields={**asked, **one.fields}))]
     remember_plan(jobs, store)
-    pool = LocalPool(store, workers or default_workers(), [Path(path) for path in code], keep)
+    count = workers or (GPU_WORKERS * len(runtimes) if runtimes[0].on_gpu else default_workers())
+    pool = LocalPool(store, count, [Path(path) for path in code], keep, runtimes)
     return pool.run(jobs, on_change)
 
 
-def dry_run(request: Request, out: str | Path, code: Sequence[str | Path] = ()) -> tuple[int, int]:
+def dry_run(
+    request: Request, out: str | Path, code: Sequence[str | Path] = (), precision: Precision | None = None
+) -> tuple[int, int]:
     """How many jobs a request has, and how many of them are done already."""
     for path in code:
         load_code(Path(path))
-    ids = {job.id for job in plan(request)}
+    asked = {"precision": precision or default_precision(find_runtimes()[0])}
+    ids = {job.id for job in plan(replace(request, fields={**asked, **request.fields}))}
     return len(ids), len(ids & {job.id for job in finished_jobs(LocalStore(Path(out)))})

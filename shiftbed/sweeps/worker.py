@@ -16,6 +16,7 @@ from shiftbed.data import DATASETS
 from shiftbed.errors import ShiftbedError, sentence
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.leases import Lease
+from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, run_job
 from shiftbed.training.store import LocalStore, Store
@@ -29,7 +30,7 @@ import torch._dynamo  # noqa: E402, F401
 list(ALGORITHMS), list(DATASETS)
 
 
-def work(connection: Connection, root: str, code: list[str], keep: Keep) -> None:
+def work(connection: Connection, root: str, code: list[str], keep: Keep, runtime: dict[str, Any]) -> None:
     """Runs jobs from the connection until the launcher closes it.
 
     A terminate signal, or the launcher's death, makes it save the running job and leave.
@@ -39,17 +40,19 @@ def work(connection: Connection, root: str, code: list[str], keep: Keep) -> None
         root: The sweep's folder.
         code: Users' files that register algorithms.
         keep: Which weights to keep.
+        runtime: The device, and how to use it.
     """
-    Worker(connection, LocalStore(Path(root)), keep).serve([Path(path) for path in code])
+    Worker(connection, LocalStore(Path(root)), keep, Runtime(**runtime)).serve([Path(path) for path in code])
 
 
 class Worker:
     """What a worker process knows: its launcher, its store, and whether it is to stop."""
 
-    def __init__(self, connection: Connection, store: Store, keep: Keep) -> None:
+    def __init__(self, connection: Connection, store: Store, keep: Keep, runtime: Runtime) -> None:
         self.connection = connection
         self.store = store
         self.keep = keep
+        self.runtime = runtime
         self.stopping = False
         self.busy = False
 
@@ -85,7 +88,14 @@ class Worker:
         try:
             lease.beat()
             job = Job.from_description(description)
-            outcome = run_job(job, self.store, keep=self.keep, on_step=on_step, should_stop=lambda: self.stopping)
+            outcome = run_job(
+                job,
+                self.store,
+                keep=self.keep,
+                runtime=self.runtime,
+                on_step=on_step,
+                should_stop=lambda: self.stopping,
+            )
             lease.release()
         except Exception as error:
             self.tell(event="failed", id=job_id, why=self.write_failure(job_id, error))

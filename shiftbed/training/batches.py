@@ -40,8 +40,8 @@ class TaskData:
         self.pool: Pool = pool_of(job.dataset, recipe.image_size, device)
         if self.pool.resident is None and self.augmentation.size is None:
             raise DataError(
-                f"The images of {job.dataset} differ in size, or are too many for the memory; choose a recipe that says "
-                f"an image_size or an augmentation."
+                f"The images of {job.dataset} differ in size, or are too many for the memory; choose a recipe with an "
+                f"image_size or an augmentation."
             )
         self.batch_size = int(job.hparams["batch_size"])
         training = job.task.of_role("train")

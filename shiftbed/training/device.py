@@ -54,6 +54,13 @@ def find_runtime(device: str | None = None, deterministic: bool = False, acceler
     return Runtime(device, deterministic, accelerate)
 
 
+def find_runtimes(device: str | None = None) -> list[Runtime]:
+    """The runtimes of a sweep: the named device, or every GPU, or the CPU."""
+    if device is None and torch.cuda.is_available():
+        return [Runtime(f"cuda:{number}") for number in range(torch.cuda.device_count())]
+    return [find_runtime(device)]
+
+
 def default_precision(runtime: Runtime) -> Precision:
     """The fastest arithmetic that leaves accuracy unchanged: bfloat16 on a GPU (docs/numerics.md), else float32."""
     return "bf16" if runtime.on_gpu else "float32"

@@ -11,7 +11,7 @@ from shiftbed.data import card
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import DEFAULT_SPACE, SizeClass, Space, Value, shared_space, with_named_space
-from shiftbed.networks import NETWORKS
+from shiftbed.networks import NETWORKS, weights_digest
 from shiftbed.protocols import Task, TaskSpec, make_task, spec_of
 from shiftbed.training.recipes import Recipe
 
@@ -71,7 +71,7 @@ class Job:
             *self.cell,
             self.recipe.arithmetic(),
             NETWORKS[self.recipe.network].revision,
-            None,  # the digest of the initial weights, when they are not random
+            weights_digest(self.recipe.initial_weights, self.recipe.network),  # None for random ones
             self.recipe.precision,
             self.algorithm,
             ALGORITHMS[self.algorithm].revision,

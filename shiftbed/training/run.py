@@ -17,6 +17,7 @@ from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
+from shiftbed.training.model import encode_weights
 from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import Store
 from shiftbed.training.trainer import Row, Trainer
@@ -78,7 +79,7 @@ def run_job(
         trainer, rows = resume(job, store, files, runtime)
         first = trainer.step
         outcome = _train(trainer, rows, store, files, on_step, should_stop)
-        _add_times(store, files, steps=trainer.step - first, seconds=time.perf_counter() - started)
+        _add_times(store, files, runtime, steps=trainer.step - first, seconds=time.perf_counter() - started)
         if outcome != "stopped":
             _finish(trainer, rows, store, files, outcome, keep)
     return outcome
@@ -194,9 +195,7 @@ def decode_checkpoint(data: bytes, job: Job) -> dict[str, Any] | None:
 
 def _finish(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, outcome: Outcome, keep: Keep) -> None:
     if keep == "final":
-        from safetensors.torch import save as to_safetensors
-
-        store.put_atomic(files.weights, to_safetensors(trainer.weights(), {"job": trainer.job.id}))
+        store.put_atomic(files.weights, encode_weights(trainer))
     # The rows are in `done` itself: a late writer can still replace the record file, but never this.
     result = {"status": outcome, "step": trainer.diverged_at() or trainer.step, "records": rows}
     store.create_exclusive(files.done, canonical(result))
@@ -212,12 +211,15 @@ def _tidy(store: Store, files: JobFiles) -> None:
         store.put_atomic(files.checkpoint, b"")
 
 
-def _add_times(store: Store, files: JobFiles, steps: int, seconds: float) -> None:
+def _add_times(store: Store, files: JobFiles, runtime: Runtime, steps: int, seconds: float) -> None:
     """Adds this attempt to the file of times and environment, which no result depends on."""
     attempts = json.loads(store.get(files.times) or b"[]")
     attempts.append(
         {
             "host": platform.node(),
+            "device": torch.cuda.get_device_name(runtime.device) if runtime.on_gpu else "cpu",
+            "deterministic": runtime.deterministic,
+            "accelerated": runtime.on_gpu and runtime.accelerate,
             "steps": steps,
             "seconds": round(seconds, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,

@@ -33,17 +33,19 @@ class Trainer:
 
     Attributes:
         step: Updates made.
+        classes: The names of the classes.
     """
 
     def __init__(self, job: Job, runtime: Runtime = Runtime()) -> None:  # noqa: B008  # it is frozen
         self.job = job
         self.runtime = runtime
         self.data = TaskData(job, runtime.device)
+        self.classes = card(job.dataset).classes
         # The cell and not the job seeds the weights: algorithms are compared from equal starts.
         reseed(f"{philox_key(*job.cell):x}", 0, "weights")
         self.algorithm: Algorithm = ALGORITHMS[job.algorithm].cls(
             self.data.input_shape,
-            len(card(job.dataset).classes),
+            len(self.classes),
             len(job.task.train_domains),
             {**job.hparams, **job.recipe.for_networks()},
         )
@@ -59,6 +61,7 @@ class Trainer:
         # The first step with a bad loss, kept as a tensor so that no step waits for the device.
         self._bad_step = torch.tensor(math.inf, device=runtime.device)
         self._made = torch.tensor(0.0, device=runtime.device)
+        self._checkpointing = False
         self._captured = self._accelerated()
 
     def _accelerated(self) -> CapturedStep | None:
@@ -90,12 +93,39 @@ class Trainer:
             set_learning_rates(_optimizers(self.algorithm), self.job.recipe, self.step)
             inputs = self.data.step_inputs(self.step)
             if self._captured is None:
-                metrics = self._make_step(*inputs)
+                metrics = self._within_memory(inputs)
             else:
                 metrics = self._captured(self.algorithm.phase(self.step), *inputs)
                 self.algorithm.step = self.step + 1  # a replay runs no Python
         self.step += 1
         return metrics
+
+    def _within_memory(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+        """A step; where the memory does not suffice, one that needs less of it and comes to the same."""
+        while True:
+            try:
+                return self._make_step(*inputs)
+            except torch.OutOfMemoryError as error:
+                for optimizer in _optimizers(self.algorithm):
+                    optimizer.zero_grad()
+                if not self._save_memory():
+                    raise AlgorithmError(
+                        f"{self.job.algorithm} with {self.data.batch_size} examples a domain needs more memory than "
+                        f"{self.runtime.device} has; set a smaller batch_size."
+                    ) from error
+
+    def _save_memory(self) -> bool:
+        """Parts of a batch one after the other for separable losses, else activations computed twice, if possible."""
+        algorithm = self.algorithm
+        if ALGORITHMS[self.job.algorithm].separable and type(algorithm).update is Algorithm.update:
+            algorithm.parts *= 2
+            return algorithm.parts <= self.data.batch_size
+        body = getattr(getattr(algorithm, "featurizer", None), "body", None)
+        if not hasattr(body, "set_grad_checkpointing") or self._checkpointing:
+            return False
+        body.set_grad_checkpointing(True)
+        self._checkpointing = True
+        return True
 
     def _make_step(self, *inputs: torch.Tensor) -> dict[str, Any]:
         """The arithmetic of a step."""

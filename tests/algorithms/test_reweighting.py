@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from shiftbed.algorithms import Batches
-from shiftbed.algorithms.reweighting import dependence, fourier_features
+from shiftbed.algorithms.reweighting import dependence_gradient, fourier_features, through_softmax
 from shiftbed.errors import AlgorithmError
 from tests.algorithms.common import assert_same_as_erm, build, largest_difference, make_batches, train
 
@@ -17,25 +17,36 @@ def tensor(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_dependence_is_the_one_computed_by_hand():
-    # Weighted means (1/4, 1/2); covariance 3/4·0·0 + 1/4·1·2 − 1/4·1/2 = 3/8; it counts twice, variances never.
-    functions, shares = tensor([[0.0, 0.0], [1.0, 2.0]]), tensor([0.75, 0.25])
-    assert dependence(functions, shares).item() == pytest.approx(2 * (3 / 8) ** 2, abs=1e-15)
+def dependence(functions, shares):
+    """The squared covariances off the diagonal."""
+    centred = functions - (shares[:, None] * functions).sum(0)
+    covariance = (centred * shares[:, None]).T @ centred
+    return (covariance - covariance.diag().diag()).square().sum()
 
 
-def test_dependence_is_the_off_diagonal_of_numpy_s_covariance():
+def test_the_gradient_of_dependence_is_the_one_computed_by_hand():
+    # Weighted means 1/4 and 1/2, covariance 1/4·1·2 − 1/4·1/2 = 3/8 =: C, which counts twice: 2C². By the second share
+    # C grows with 1·2 − 1·1/2 − 2·1/4 = 1, so that the dependence grows with 4C = 3/2; by the first it does not change.
+    first, second = dependence_gradient(tensor([[0.0, 0.0], [1.0, 2.0]]), tensor([0.75, 0.25])).tolist()
+    assert second - first == pytest.approx(1.5, abs=1e-15)
+
+
+def test_the_gradients_are_those_of_automatic_differentiation():
     random = np.random.default_rng(0)
-    functions, shares = random.normal(size=(9, 4)), random.dirichlet(np.ones(9))
-    covariance = np.cov(functions.T, aweights=shares, bias=True)
-    expected = (covariance**2).sum() - (np.diag(covariance) ** 2).sum()
-    assert dependence(torch.from_numpy(functions), torch.from_numpy(shares)).item() == pytest.approx(
-        expected, rel=1e-12
-    )
+    functions = torch.from_numpy(random.normal(size=(9, 4)))
+    logits = torch.from_numpy(random.normal(size=9)).requires_grad_()
+    shares = logits.softmax(0)
+    numpy_s = np.cov(functions.numpy().T, aweights=shares.detach().numpy(), bias=True)
+    assert dependence(functions, shares).item() == pytest.approx((numpy_s**2).sum() - (np.diag(numpy_s) ** 2).sum())
+    (expected,) = torch.autograd.grad(dependence(functions, shares), logits)
+    shares = shares.detach()
+    found = through_softmax(shares, dependence_gradient(functions, shares))
+    assert torch.allclose(found, expected, atol=1e-14)
 
 
 def test_constant_coordinates_depend_on_nothing():
     functions = fourier_features(tensor([[1.0, 2.0, 5.0]] * 4), tensor([0.7]), tensor([[0.1, 0.2, 0.3]]))[0]
-    assert dependence(functions, tensor([0.1, 0.2, 0.3, 0.4])).item() == pytest.approx(0, abs=1e-25)
+    assert dependence_gradient(functions, tensor([0.1, 0.2, 0.3, 0.4])).abs().max() < 1e-14
 
 
 def test_fourier_features_are_cosine_plus_sine_over_each_example_s_range():
@@ -66,11 +77,8 @@ def reference_weights(z, memory, memory_weights, rng, strength):
         angle = angle / angle.max(1, keepdim=True).values * math.pi / 2
         u = math.sqrt(2) * (angle.cos() + angle.sin())
         q = torch.cat([w, memory_weights]).softmax(0)
-        centred = u - (q[:, None] * u).sum(0)
-        covariance = (centred * q[:, None]).T @ centred
-        loss_b = (covariance - covariance.diag().diag()).square().sum()
         sgd.zero_grad()
-        (loss_b / strength + w.softmax(0).square().sum()).backward()
+        (dependence(u, q) / strength + w.softmax(0).square().sum()).backward()
         sgd.step()
     return w.detach()
 

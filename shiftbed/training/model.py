@@ -1,0 +1,140 @@
+"""A trained model as a file anyone can load, and the verb `load` that makes it predict."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shiftbed.algorithms import ALGORITHMS, Algorithm
+from shiftbed.errors import StoreError
+from shiftbed.training.augment import augment, padded
+from shiftbed.training.batches import as_model_input
+from shiftbed.training.recipes import Recipe
+from shiftbed.training.trainer import Trainer
+
+BATCH = 256
+
+
+def encode_weights(trainer: Trainer) -> bytes:
+    """The weights of a trainer as safetensors, with what is needed to build the network again."""
+    from safetensors.torch import save
+
+    job = trainer.job
+    about = {
+        "job": job.id,
+        "algorithm": job.algorithm,
+        "input_shape": json.dumps(trainer.data.input_shape),
+        "classes": json.dumps(trainer.classes),
+        "domains": str(len(job.task.train_domains)),
+        "hparams": json.dumps(dict(job.hparams)),
+        "recipe": job.recipe.model_dump_json(),
+        "step": str(trainer.step),
+    }
+    return save(trainer.weights(), about)
+
+
+class Model:
+    """A trained model, ready to predict.
+
+    Attributes:
+        classes: The names of the classes, in the order of the columns of `predict`.
+        about: What it is: algorithm, job, step, hyperparameters, recipe.
+    """
+
+    def __init__(self, algorithm: Algorithm, recipe: Recipe, classes: Sequence[str], about: dict[str, Any]) -> None:
+        self.algorithm = algorithm.eval()
+        self.recipe = recipe
+        self.classes = tuple(classes)
+        self.about = about
+
+    @torch.inference_mode()
+    def predict(self, images: np.ndarray | Sequence[Any]) -> np.ndarray:
+        """The probability of every class for each image.
+
+        Args:
+            images: Arrays H×W×C of uint8, PIL images or paths of image files, of any sizes; or an array of inputs as
+                the network takes them, where the dataset was not of images.
+
+        Returns:
+            One row per image, one column per class.
+        """
+        rows = []
+        for start in range(0, len(images), BATCH):
+            logits = self.algorithm.predict(self._inputs(images[start : start + BATCH]))
+            rows.append(logits.double().softmax(1).cpu().numpy())
+        return np.concatenate(rows) if rows else np.empty((0, len(self.classes)))
+
+    def _inputs(self, images: np.ndarray | Sequence[Any]) -> torch.Tensor:
+        device = next(self.algorithm.parameters()).device
+        if isinstance(images, np.ndarray) and images.dtype != np.uint8:
+            return torch.from_numpy(images).float().to(device)
+        arrays = [_as_array(image) for image in images]
+        if self.recipe.augmentation.size is not None:
+            sizes = np.array([array.shape[:2] for array in arrays])
+            return augment(padded(arrays).to(device), self.recipe.augmentation.evaluation(sizes).to(device))
+        side = self.recipe.image_size
+        tensors = [_reduced(torch.from_numpy(array).permute(2, 0, 1)[None], side) for array in arrays]
+        return as_model_input(torch.cat(tensors).to(device))
+
+
+def _as_array(image: Any) -> np.ndarray:
+    from PIL import Image
+
+    if isinstance(image, str | Path):
+        with Image.open(image) as opened:
+            return np.array(opened.convert("RGB"))
+    return np.array(image.convert("RGB")) if isinstance(image, Image.Image) else np.ascontiguousarray(image)
+
+
+def _reduced(image: torch.Tensor, side: int | None) -> torch.Tensor:
+    if side is None or side >= min(image.shape[2:]):
+        return image
+    return torch.nn.functional.interpolate(image.float(), size=(side, side), mode="area").round().byte()
+
+
+def load(run: str | Path, device: str = "cpu") -> Model:
+    """The model that `shiftbed train` or `shiftbed best` left behind.
+
+    Args:
+        run: The run's folder, a job's folder in it, or the weights file itself.
+        device: Where it predicts.
+
+    Raises:
+        StoreError: There are no weights there, or those of several jobs.
+    """
+    from safetensors import safe_open
+
+    path = _weights_file(Path(run))
+    with safe_open(path, "pt") as file:
+        about = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+    if "input_shape" not in about:
+        raise StoreError(f"{path} was not written by shiftbed, or by a version before models could be loaded.")
+    recipe, classes = Recipe(**json.loads(about["recipe"])), json.loads(about["classes"])
+    shape = tuple(json.loads(about["input_shape"]))
+    hparams = {**json.loads(about["hparams"]), **recipe.for_networks(), "initial_weights": None}
+    algorithm = ALGORITHMS[about["algorithm"]].cls(shape, len(classes), int(about["domains"]), hparams)
+    missing, _ = algorithm.load_state_dict(tensors, strict=False)
+    lost = [name for name in missing if name in dict(algorithm.named_parameters())]
+    if lost:
+        raise StoreError(f"{path} lacks {', '.join(lost[:3])}: it belongs to another version of {about['algorithm']}.")
+    facts = {key: about[key] for key in ("job", "algorithm", "step")}
+    return Model(algorithm.to(device), recipe, classes, {**facts, "hparams": hparams, "recipe": recipe.name})
+
+
+def _weights_file(run: Path) -> Path:
+    if run.is_file():
+        return run
+    files = [*run.glob("weights.safetensors"), *run.glob("jobs/*/weights.safetensors")]
+    if len(files) == 1:
+        return files[0]
+    if not files:
+        raise StoreError(
+            f"There are no weights in {run}; `shiftbed train` keeps them, `shiftbed best` makes them again."
+        )
+    raise StoreError(
+        f"There are the weights of {len(files)} jobs in {run}; name one of them, such as {files[0].parent}."
+    )
