@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from shiftbed.data import card, load
-from shiftbed.errors import DataError
+from shiftbed.data import DATASETS, card, load
+from shiftbed.data.dataset import FixedDomains
+from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.hashing import seed_hash
 from shiftbed.protocols import PROTOCOLS, Fixed, Flexible, LeaveOut, TargetTrained, holdout, spec_of
 
@@ -72,6 +73,10 @@ def test_every_protocol_gives_tasks_that_never_test_what_they_train_on(protocol,
         with pytest.raises(DataError, match="has no groups to keep together"):
             PROTOCOLS[protocol](card(dataset))[0].task(dataset, 0, 0.2)
         return
+    if protocol == "fixed":
+        with pytest.raises(DataError, match=f"{dataset} has no fixed training and test domains"):
+            PROTOCOLS[protocol](card(dataset))
+        return
     for spec in PROTOCOLS[protocol](card(dataset)):
         assert spec_of(json.loads(json.dumps(spec.describe()))) == spec
         for trial in (0, 1):
@@ -92,13 +97,125 @@ def test_groups_stay_on_one_side_in_all_domains():
     assert {split.name for split in task.of_role("test")} == {"noto/in", "noto/out"}
 
 
-def test_leave_group_out_takes_neighbours_or_the_card_s_clusters():
+def test_leave_group_out_takes_neighbours_the_card_s_clusters_or_its_first_grouping():
     specs = PROTOCOLS["leave-group-out"](card("RotatedDigits"))
     assert [spec.test for spec in specs] == [("0", "15"), ("30", "45"), ("60", "75")]
     clustered = card("RotatedDigits").model_copy(
         update={"clusters": {"low": ("0", "15", "30"), "high": ("45", "60", "75")}}
     )
     assert [spec.test for spec in PROTOCOLS["leave-group-out"](clustered)] == [("0", "15", "30"), ("45", "60", "75")]
+    grouped = clustered.model_copy(update={"groupings": {"ends": (("75", "0"), ("15", "30", "45", "60"))}})
+    assert [spec.test for spec in PROTOCOLS["leave-group-out"](grouped)] == [("0", "75"), ("15", "30", "45", "60")]
+
+
+def registered(name):
+    """The card in the package, whatever is prepared on this machine."""
+    return DATASETS[name].card
+
+
+@pytest.mark.parametrize(
+    ("dataset", "grouping", "groups"),
+    [
+        ("DomainNet", "pairs", "clipart infograph, painting quickdraw, real sketch"),
+        ("DomainNet", "threes", "quickdraw real sketch, clipart infograph painting"),
+        ("NICO++-public", "pairs", "autumn rock, dim grass, outdoor water"),
+        ("NICO++-public", "threes", "grass outdoor water, autumn rock dim"),
+    ],
+)
+def test_domainbed_v2_s_groups_are_left_out_by_name(dataset, grouping, groups):
+    expected = [LeaveOut(tuple(group.split())) for group in groups.split(", ")]
+    assert PROTOCOLS[f"leave-group-out:{grouping}"](registered(dataset)) == expected
+    if grouping == "pairs":
+        assert PROTOCOLS["leave-group-out"](registered(dataset)) == expected, "the first grouping is the usual one"
+
+
+def test_a_grouping_that_is_not_on_the_card_is_refused():
+    with pytest.raises(UnknownNameError, match=r"DomainNet has no grouping 'pair'\. Did you mean pairs"):
+        PROTOCOLS["leave-group-out:pair"](registered("DomainNet"))
+    with pytest.raises(UnknownNameError, match=r"PACS has no grouping 'pairs'\. It has no groupings"):
+        PROTOCOLS["leave-group-out:pairs"](registered("PACS"))
+
+
+@pytest.mark.parametrize(
+    ("split", "train", "test"),
+    [
+        ("split-1", "grass water rock autumn indoor dim", "sand winter outdoor dark"),
+        ("split-2", "sand grass water rock indoor outdoor", "autumn winter dark dim"),
+        ("split-3", "sand winter dark grass water autumn", "rock indoor outdoor dim"),
+    ],
+)
+def test_the_classic_splits_of_nico_plus_plus(split, train, test):
+    (spec,) = PROTOCOLS[f"fixed:{split}"](registered("NICO++"))
+    assert (set(spec.train), set(spec.test)) == (set(train.split()), set(test.split()))
+    assert spec in PROTOCOLS["fixed"](registered("NICO++"))
+    common = {name for names in registered("NICO++").clusters.values() for name in names}
+    assert set(spec.train) | set(spec.test) == common
+    assert TargetTrained(spec.test) in PROTOCOLS["target-trained"](registered("NICO++")), "the reference of this split"
+
+
+def test_the_fixed_domains_of_ood_bench():
+    specs = {name: PROTOCOLS["fixed"](registered(name)) for name in ("Camelyon17", "NICO", "CelebA")}
+    assert specs["Camelyon17"] == [
+        Fixed(("hospital_0", "hospital_3", "hospital_4"), ("hospital_2",), validation=("hospital_1",))
+    ]
+    assert specs["NICO"] == [Fixed(("train1", "train2"), ("test",), validation=("val",))]
+    assert specs["CelebA"] == [Fixed(("tr_env1", "tr_env2"), ("te_env",))]
+    with pytest.raises(UnknownNameError, match=r"NICO has no split 'oodbench'\. Did you mean ood-bench"):
+        PROTOCOLS["fixed:oodbench"](registered("NICO"))
+
+
+def test_k_of_the_four_sources_of_cifar_10_w_test_all_180_sets():
+    known = registered("CIFAR-10-W")
+    sources, tested = ("Yandex-C", "Yandex-CC", "Diff-C", "Diff-CC"), tuple(known.domains)[4:]
+    assert [spec.train for spec in PROTOCOLS["single-source"](known)] == [(name,) for name in sources]
+    for k, count in ((1, 4), (2, 6), (3, 4), (4, 1)):
+        specs = PROTOCOLS[f"k-sources:{k},cap=100"](known)
+        assert len({spec.train for spec in specs}) == len(specs) == count
+        assert all(len(spec.train) == k and spec.test == tested and spec.cap == 100 for spec in specs)
+    with pytest.raises(DataError, match="5 of CIFAR-10-W's domains cannot train; between 1 and 4 can"):
+        PROTOCOLS["k-sources:5"](known)
+    without = known.model_copy(update={"domains": {name: 1 for name in known.domains if name != "Diff-C"}})
+    with pytest.raises(DataError, match="CIFAR-10-W as prepared here has no domain Diff-C, which this needs"):
+        PROTOCOLS["k-sources:2"](without)
+
+
+def test_one_source_may_have_as_many_images_as_four():
+    for k in (1, 4):
+        for spec in PROTOCOLS[f"k-sources:{k},equal=true"](card("RotatedDigits")):
+            assert spec.total == 299, "those of the smallest domain"
+            task = spec.task("RotatedDigits", 0, 0.2)
+            counts = {role: sum(len(split.indices) for split in task.of_role(role)) for role in ("train", "validation")}
+            assert abs(counts["train"] - 239) <= k and abs(counts["validation"] - 60) <= k
+            assert set(task.test_domains) == set(card("RotatedDigits").domains) - set(spec.train)
+    with pytest.raises(DataError, match=r"NICO\+\+-public have is known once it is prepared"):
+        PROTOCOLS["k-sources:2,equal=true"](registered("NICO++-public"))
+
+
+def test_sources_with_validation_domains_train_whole_or_by_shares():
+    split = FixedDomains(train=("30", "0"), validation=("15",), test=("75",))
+    known = card("RotatedDigits").model_copy(update={"splits": {"mine": split}})
+    (spec,) = PROTOCOLS["k-sources"](known)
+    assert spec == Fixed(("0", "30"), ("75",), validation=("15",)), "in the dataset's order"
+    (halves,) = PROTOCOLS["k-sources:2,equal=true"](known)
+    task = halves.task("RotatedDigits", 0, 0.2)
+    assert [(s.name, len(s.indices)) for s in task.of_role("train")] == [("0/all", 150), ("30/all", 150)]
+    several = known.model_copy(update={"splits": {"mine": split, "yours": split}})
+    with pytest.raises(DataError, match="has the splits mine and yours, so it is open which domains train"):
+        PROTOCOLS["single-source"](several)
+
+
+def test_protocols_take_parameters_after_a_colon():
+    by_name = PROTOCOLS["flexible-random:minor=3,dominant=1,cap=9"](card("EmojiStyles"))
+    in_order = PROTOCOLS["flexible-random:1, 3, 9"](card("EmojiStyles"))
+    assert by_name == in_order == [Flexible(compositional=False, dominant=1, minor=3, cap=9)]
+    with pytest.raises(UnknownNameError, match=r"no parameter for 'fast=1'; it has k, cap, equal"):
+        PROTOCOLS["k-sources:fast=1"]
+    with pytest.raises(UnknownNameError, match=r"leave-pair-out has no parameter for '2'; it has none"):
+        PROTOCOLS["leave-pair-out:2"]
+    with pytest.raises(DataError, match="Parameter k of protocol k-sources cannot be 'two'"):
+        PROTOCOLS["k-sources:two"]
+    with pytest.raises(UnknownNameError, match=r"There is no protocol 'k-source'\. Did you mean k-sources"):
+        PROTOCOLS["k-source:2"]
 
 
 def test_every_pair_is_left_out_once():
@@ -119,12 +236,15 @@ def test_fixed_domains_with_a_validation_domain_train_on_everything():
 def test_fixed_domains_without_one_hold_a_part_out_and_may_be_limited():
     task = Fixed(("0", "15"), ("75",), cap=10, total=100).task("RotatedDigits", 0, 0.2)
     assert [(s.name, s.role, len(s.indices)) for s in task.splits] == [
-        ("0/in", "train", 50),
-        ("0/out", "validation", 60),
-        ("15/in", "train", 50),
-        ("15/out", "validation", 60),
+        ("0/in", "train", 40),
+        ("0/out", "validation", 10),
+        ("15/in", "train", 40),
+        ("15/out", "validation", 10),
         ("75/all", "test", 100),
     ]
+    unlimited = Fixed(("0", "15"), ("75",)).task("RotatedDigits", 0, 0.2)
+    for some, whole in zip(task.splits[:4], unlimited.splits[:4], strict=True):
+        assert set(some.indices) < set(whole.indices), "the same images train and validate, only fewer"
     labels = load("RotatedDigits")["75"].labels[task.of_role("test")[0].indices]
     assert np.bincount(labels).tolist() == [10] * 10
     with pytest.raises(DataError, match="'0' of RotatedDigits cannot be both trained on and tested"):

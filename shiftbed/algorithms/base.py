@@ -288,7 +288,7 @@ class Algorithm(nn.Module):
         self.optimizer.zero_grad()
         if self.parts == 1:
             loss, metrics = self.objective(batches, self.step)
-            loss.backward()
+            backward(loss)
         else:
             loss, metrics = self._in_parts(batches)
         self.optimizer.step()
@@ -303,7 +303,7 @@ class Algorithm(nn.Module):
         for x, y in zip(batches.x.chunk(self.parts), batches.y.chunk(self.parts), strict=True):
             loss, _ = self.objective(Batches(x, y, [len(y)]), self.step)
             loss = loss * (len(y) / count)
-            loss.backward()
+            backward(loss)
             total += loss.detach()
         return total, {}
 
@@ -342,6 +342,12 @@ class Algorithm(nn.Module):
                 owner, _, leaf = name.rpartition(".")
                 self.get_submodule(owner).register_buffer(leaf, torch.empty_like(state_dict[name]))
         return super().load_state_dict(state_dict, strict, assign)
+
+
+def backward(loss: torch.Tensor) -> None:
+    """The backward pass in the precision of the forward pass: what ran in float32 is not taken to bfloat16 here."""
+    with torch.autocast(loss.device.type, enabled=False):
+        loss.backward()
 
 
 class Wrapper(Algorithm):

@@ -153,7 +153,7 @@ class MMLD(ERM):
 
     Departures from the paper: one optimizer with one learning rate trains everything, as the recipe says (there SGD,
     with 10 times the rate for the last layer and the discriminator); the recipe augments images, not the algorithm.
-    Deviations are those of a map's pixels as they are, without a correction for few of them, so that a map may have one.
+    Deviations are those of all pixels of a map, without the correction for small samples: a map may have one pixel.
 
     Attributes:
         clusters: The cluster of every training image.

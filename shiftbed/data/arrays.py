@@ -1,7 +1,6 @@
 """Packs of arrays: domains that are made from other data, kept as memory-mapped NumPy files."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shiftbed.data.dataset import Card, Domain
+from shiftbed.data.writing import sole_writer
 from shiftbed.errors import DataError
 
 FORMAT = 1
@@ -44,27 +44,29 @@ def write_arrays(
     """Saves domains as they come, under their card; the folder appears when it is whole and is what the card says.
 
     Raises:
-        DataError: The domains are not those of the card.
+        DataError: The domains are not those of the card, or somebody else is writing them.
     """
-    unfinished = target.with_name(f"{target.name}.partial-{os.getpid()}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    with sole_writer(target) as unfinished:
+        try:
+            _save_all(domains, card, unfinished, on_progress)
+        except BaseException:  # it cannot be continued, so nothing of it stays
+            shutil.rmtree(unfinished)
+            raise
+
+
+def _save_all(domains: Iterable[Domain], card: Card, folder: Path, on_progress: Callable[[int, int], None]) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
     counts: dict[str, int] = {}
     for number, domain in enumerate(domains):
         counts[domain.name] = len(domain)
-        on_progress(number + 1, len(card.domains))
-        np.save(unfinished / f"inputs-{number}.npy", np.asarray(domain.inputs))
-        np.save(unfinished / f"labels-{number}.npy", domain.labels)
+        np.save(folder / f"inputs-{number}.npy", np.asarray(domain.inputs))
+        np.save(folder / f"labels-{number}.npy", domain.labels)
         if domain.groups is not None:
-            np.save(unfinished / f"groups-{number}.npy", domain.groups)
-    try:
-        check_counts(card, counts)
-    except DataError:
-        shutil.rmtree(unfinished)
-        raise
-    write_description(unfinished, "arrays", card)
-    shutil.rmtree(target, ignore_errors=True)
-    unfinished.rename(target)
+            np.save(folder / f"groups-{number}.npy", domain.groups)
+        on_progress(number + 1, len(card.domains))
+    check_counts(card, counts)
+    write_description(folder, "arrays", card.model_copy(update={"domains": counts}))
 
 
 def read_arrays(folder: Path, names: list[str]) -> list[Domain]:

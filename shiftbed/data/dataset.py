@@ -51,6 +51,22 @@ class Archive(BaseModel):
     sha256: str | None = None
 
 
+class FixedDomains(BaseModel):
+    """Who trains, validates and is tested, where the authors of a dataset say so.
+
+    Attributes:
+        train: The domains that are trained on.
+        validation: Whole domains to validate on; without them a part of every training domain is held out.
+        test: The domains that are tested; all others where none is named.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+
+
 class Card(BaseModel):
     """What is known of a dataset without loading it.
 
@@ -61,6 +77,8 @@ class Card(BaseModel):
         size_class: Which of DomainBed's two shared search spaces applies: `small` images or `large` ones.
         hierarchy: Groups of classes.
         clusters: Groups of domains.
+        groupings: By name, ways to divide the domains into groups that are left out in turn; the first is the usual.
+        splits: By name, the fixed training, validation and test domains that papers use.
         shift: The kind of shift that dominates, as OoD-Bench measured it.
         archives: What `prepare` downloads.
         ran_on: What the builder has been run on: files `built in`, the `real` files, `made` files of their layout.
@@ -81,6 +99,8 @@ class Card(BaseModel):
     citation: str
     hierarchy: dict[str, tuple[str, ...]] = {}
     clusters: dict[str, tuple[str, ...]] = {}
+    groupings: dict[str, tuple[tuple[str, ...], ...]] = {}
+    splits: dict[str, FixedDomains] = {}
     shift: Literal["diversity", "correlation"] | None = None
     archives: tuple[Archive, ...] = ()
     ran_on: Literal["built in", "real", "made", "own"] = "built in"
@@ -110,12 +130,12 @@ class DatasetEntry(NamedTuple):
     Attributes:
         build: Makes the domains of a built-in dataset.
         read: Finds the examples of a dataset that must be prepared in the folder of its unpacked files: a listing of
-            image files, or domains of arrays (one at a time, where they are many).
+            image files, domains of arrays (one at a time, where they are many), or a dataset under a card of its own.
     """
 
     card: Card
     build: "Callable[[], list[Domain]] | None" = None
-    read: "Callable[[Path], Listing | Iterable[Domain]] | None" = None
+    read: "Callable[[Path], Listing | Iterable[Domain] | MultiDomainDataset] | None" = None
 
 
 DATASETS: Registry[DatasetEntry] = Registry("dataset", "shiftbed.data")

@@ -5,15 +5,11 @@ the job that trains on it.
 """
 
 import numpy as np
-from scipy import ndimage
-from sklearn.datasets import load_digits
+import scipy  # its parts load when they are first used
 
 from shiftbed.data.dataset import Card, Domain, register
+from shiftbed.data.mnist import ANGLES, CONSTRUCTION_SEED, DOMAINBED_FLIPS, colour
 
-CONSTRUCTION_SEED = 0
-LABEL_NOISE = 0.25
-COLOUR_FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
-ANGLES = (0, 15, 30, 45, 60, 75)
 SOURCE = "scikit-learn's digits (UCI ML hand-written digits, test part)"
 LICENCE = "CC-BY-4.0"
 CITATION = "Alpaydin, E. and Kaynak, C. (1998). Optical Recognition of Handwritten Digits. UCI."
@@ -21,6 +17,8 @@ CITATION = "Alpaydin, E. and Kaynak, C. (1998). Optical Recognition of Handwritt
 
 def shuffled_digits(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """The digits as uint8 N×8×8 with their labels, in random order."""
+    from sklearn.datasets import load_digits
+
     images, labels = load_digits(return_X_y=True)
     order = generator.permutation(len(labels))
     pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
@@ -45,16 +43,10 @@ def colored_digits() -> list[Domain]:
     """Label = (digit < 5) flipped with 0.25; colour = label flipped with 0.1, 0.2 or 0.9; the other channel is zero."""
     generator = np.random.Generator(np.random.PCG64(CONSTRUCTION_SEED))
     images, digits = shuffled_digits(generator)
-    domains = []
-    for i, (name, flip) in enumerate(COLOUR_FLIPS.items()):
-        grey = images[i :: len(COLOUR_FLIPS)]
-        shape = digits[i :: len(COLOUR_FLIPS)] < 5
-        labels = shape ^ (generator.random(len(grey)) < LABEL_NOISE)
-        colours = labels ^ (generator.random(len(grey)) < flip)
-        inputs = np.zeros((*grey.shape, 2), np.uint8)
-        inputs[np.arange(len(grey)), :, :, colours.astype(int)] = grey
-        domains.append(Domain(name, inputs, labels.astype(np.int64)))
-    return domains
+    return [
+        colour(name, images[i::3], digits[i::3], flip, generator)
+        for i, (name, flip) in enumerate(DOMAINBED_FLIPS.items())
+    ]
 
 
 @register(
@@ -75,10 +67,10 @@ def rotated_digits() -> list[Domain]:
     """Digits enlarged to 16×16 (at 8×8 a turn destroys them), turned counter-clockwise, every digit in one domain."""
     generator = np.random.Generator(np.random.PCG64(CONSTRUCTION_SEED))
     images, digits = shuffled_digits(generator)
-    large = ndimage.zoom(images.astype(np.float64), (1, 2, 2), order=1, grid_mode=True, mode="grid-constant")
+    large = scipy.ndimage.zoom(images.astype(np.float64), (1, 2, 2), order=1, grid_mode=True, mode="grid-constant")
     domains = []
     for i, angle in enumerate(ANGLES):
-        turned = ndimage.rotate(large[i :: len(ANGLES)], angle, axes=(2, 1), reshape=False, order=1)
+        turned = scipy.ndimage.rotate(large[i :: len(ANGLES)], angle, axes=(2, 1), reshape=False, order=1)
         inputs = np.rint(turned.clip(0, 255)).astype(np.uint8)[..., None]
         domains.append(Domain(str(angle), inputs, digits[i :: len(ANGLES)]))
     return domains

@@ -1,16 +1,21 @@
 """Downloads: several mirrors, resumed where they broke off, verified, and unpacked without leaving their folder."""
 
 import hashlib
+import http.client
+import os
 import shutil
 import tarfile
 import time
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from urllib.parse import quote
 
 from shiftbed.data.dataset import Archive
+from shiftbed.data.writing import is_full
 from shiftbed.errors import DataError
 
 CHUNK = 1 << 20
@@ -40,11 +45,10 @@ def download(archive: Archive, folder: Path, on_progress: Progress = lambda what
     troubles = []
     for mirror in archive.mirrors:
         try:
-            if mirror.startswith("hf://"):
-                _from_hub(mirror, part)
-            else:
-                _from_http(mirror, part, lambda done, total: on_progress(archive.file, done, total))
-        except (OSError, urllib.error.URLError) as error:
+            _fetch(web_address(mirror), part, lambda done, total: on_progress(archive.file, done, total))
+        except (OSError, http.client.HTTPException) as error:
+            if is_full(error):
+                raise
             troubles.append(f"{mirror}: {error}")
             continue
         with part.open("rb") as file:
@@ -61,7 +65,21 @@ def download(archive: Archive, folder: Path, on_progress: Progress = lambda what
     )
 
 
-def _from_http(address: str, part: Path, on_progress: Callable[[int, int], None]) -> None:
+def web_address(mirror: str) -> str:
+    """Where a mirror's file is on the web; the Hugging Face hub is where `HF_ENDPOINT` says, if it says so.
+
+    Args:
+        mirror: A web address, or `hf://datasets/OWNER/NAME/PATH@REVISION`.
+    """
+    if not mirror.startswith("hf://"):
+        return mirror
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    path, _, revision = mirror.removeprefix("hf://datasets/").partition("@")
+    owner, name, *inside = path.split("/")
+    return f"{hub.rstrip('/')}/datasets/{owner}/{name}/resolve/{revision or 'main'}/{quote('/'.join(inside))}"
+
+
+def _fetch(address: str, part: Path, on_progress: Callable[[int, int], None]) -> None:
     """Appends to `part` until the file is whole; a broken connection is tried again from where it broke."""
     for attempt in range(TRIES):
         have = part.stat().st_size if part.exists() else 0
@@ -85,35 +103,25 @@ def _from_http(address: str, part: Path, on_progress: Callable[[int, int], None]
                 return
             if error.code < 500:
                 raise
-        except (OSError, urllib.error.URLError):
-            if attempt == TRIES - 1:
+        except (OSError, http.client.HTTPException) as error:
+            if attempt == TRIES - 1 or is_full(error):
                 raise
         time.sleep(min(2**attempt * 0.1, 10))
     raise OSError("the connection broke off again and again")
 
 
-def _from_hub(address: str, part: Path) -> None:
-    """A file of a dataset repository on the Hugging Face hub, at its pinned revision."""
-    from huggingface_hub import hf_hub_download
-
-    path, _, revision = address.removeprefix("hf://datasets/").partition("@")
-    owner, name, *inside = path.split("/")
-    cached = hf_hub_download(f"{owner}/{name}", "/".join(inside), repo_type="dataset", revision=revision or None)
-    shutil.copyfile(cached, part)
-
-
 def is_archive(path: Path) -> bool:
-    """Whether a file is to be unpacked; a single packed file (`.gz`) is read as it is."""
-    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+    """Whether a file is to be unpacked; a single packed file (`.gz`) and NumPy's arrays are read as they are."""
+    return path.suffix != ".npz" and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpacks a tar or zip archive; the folder appears when it is whole.
+    """Unpacks a tar or zip archive, unless that was done before; the folder appears when it is whole.
 
     Raises:
         DataError: The file is no archive, is damaged, or has a member that points outside its folder.
     """
-    if folder.exists():
+    if folder.exists() and folder.stat().st_mtime_ns >= archive.stat().st_mtime_ns:
         return folder
     unfinished = folder.with_name(folder.name + ".partial")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -131,9 +139,13 @@ def unpack(archive: Path, folder: Path) -> Path:
         raise DataError(
             f"{archive} has a member that points outside its folder ({error}); nothing was unpacked."
         ) from error
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         shutil.rmtree(unfinished)
+        if is_full(error):
+            raise
         raise DataError(f"{archive} cannot be unpacked ({error}); remove it and download it again.") from error
+    shutil.rmtree(folder, ignore_errors=True)
+    os.utime(unfinished)  # an archive may have set another time
     unfinished.rename(folder)
     return folder
 

@@ -95,17 +95,12 @@ def list_folder(folder: Path) -> Listing:
     """
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder}; a dataset is a folder of domain/class/image files.")
-    domains = _subfolders(folder)
+    domains = subfolders(folder)
     if not domains:
         raise DataError(f"{folder} has no folders in it; a dataset is a folder of domain/class/image files.")
     examples = []
     for domain in domains:
-        found = [
-            Example(image, domain.name, label.name)
-            for label in _subfolders(domain)
-            for image in sorted(label.iterdir())
-            if image.suffix.lower() in IMAGE_SUFFIXES and not image.name.startswith(".")
-        ]
+        found = [Example(image, domain.name, label.name) for label in subfolders(domain) for image in images_in(label)]
         if not found:
             raise DataError(f"Domain '{domain.name}' in {folder} has no images; they belong in {domain}/CLASS/.")
         examples += found
@@ -114,8 +109,18 @@ def list_folder(folder: Path) -> Listing:
     return listing
 
 
-def _subfolders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+def subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder, by name; hidden ones and what archives of macOS add are left out."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir()]
+    return [folder / name for name in sorted(names) if not name.startswith((".", "__MACOSX"))]
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The image files in a folder, by name."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES]
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
 
 
 def _refuse_lone_classes(listing: Listing) -> None:
@@ -127,8 +132,8 @@ def _refuse_lone_classes(listing: Listing) -> None:
     if lone and len(listing.domains) > 1:
         label, domain = lone[0]
         raise DataError(
-            f"Class '{label}' is in domain '{domain}' only, so no other domain can train or test it; rename or remove "
-            f"that folder (the classes are {', '.join(sorted(where))})."
+            f"Class '{label}' is in domain '{domain}' only, so no other domain can train or test it; rename it or "
+            f"remove its images (the classes are {', '.join(sorted(where))})."
         )
 
 
@@ -138,7 +143,7 @@ def list_manifest(manifest: Path) -> Listing:
     Paths are relative to the manifest's folder.
 
     Raises:
-        DataError: A column or a file is missing, or nothing is listed.
+        DataError: A column or a file is missing, nothing is listed, or a class is in one domain only.
     """
     rows = _manifest_rows(manifest)
     if not rows:
@@ -159,7 +164,9 @@ def list_manifest(manifest: Path) -> Listing:
         if not path.is_file():
             raise DataError(f"Row {number} of {manifest} names {values['path']}, which is not a file beside it.")
         examples.append(Example(path, values["domain"], values["class"], values["group"], values["split"]))
-    return Listing.of(examples)
+    listing = Listing.of(examples)
+    _refuse_lone_classes(listing)
+    return listing
 
 
 def _manifest_rows(manifest: Path) -> list[dict[str, Any]]:

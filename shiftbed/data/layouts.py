@@ -6,18 +6,29 @@ mirror wraps its files in other folders.
 """
 
 import csv
-import json
-import os
 import re
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from glob import escape
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shiftbed.data.dataset import Card
-from shiftbed.data.examples import IMAGE_SUFFIXES, Example, Listing
+from shiftbed.data.examples import Example, Listing, images_in, subfolders
+from shiftbed.data.finding import (
+    class_folders,
+    domain_folders,
+    existing,
+    find_file,
+    find_folders,
+    lines_of,
+    listing_of,
+    names_below,
+    read_json,
+    required_file,
+    rows_of,
+    walk_images,
+    without_listed,
+)
 from shiftbed.errors import DataError
 
 SPAWRIOUS_SHARES = (0.97, 0.87)
@@ -50,11 +61,11 @@ def folders(
     if numbered:
         labels |= {str(number): name for number, name in enumerate(card.classes)}
     examples: list[Example] = []
-    for domain, folder in _domain_folders(raw, card, card.domains, labels, folders or {}).items():
-        examples += _class_folders(card, domain, folder, labels, strict=domain not in ignore_other_classes)
+    for domain, folder in domain_folders(raw, card, card.domains, labels, folders or {}).items():
+        examples += class_folders(card, domain, folder, labels, strict=domain not in ignore_other_classes)
     if leave_out:
-        examples = _without_listed(raw, card, examples, leave_out)
-    return _listing(card, examples)
+        examples = without_listed(raw, card, examples, leave_out)
+    return listing_of(card, examples)
 
 
 def camera_traps(raw: Path, card: Card, *, annotations: str, locations: Mapping[str, str]) -> Listing:
@@ -70,14 +81,14 @@ def camera_traps(raw: Path, card: Card, *, annotations: str, locations: Mapping[
         annotations: Pattern of the annotation file's name.
         locations: The camera's location of each domain.
     """
-    file = _find_file(raw, annotations)
+    file = find_file(raw, annotations)
     if file is None:
         return folders(raw, card, folders={domain: f"location_{place}" for domain, place in locations.items()})
-    content = _read_json(file)
+    content = read_json(file)
     domains = {place: domain for domain, place in locations.items()}
     images = {image["id"]: image for image in content["images"] if str(image["location"]) in domains}
     labels = {category["id"]: category["name"] for category in content["categories"]}
-    on_disk = {path.name: path for path in _walk_images(raw)}
+    on_disk = {path.name: path for path in walk_images(raw)}
     examples = {}
     for annotation in content["annotations"]:
         image, label = images.get(annotation["image_id"]), labels[annotation["category_id"]]
@@ -86,19 +97,19 @@ def camera_traps(raw: Path, card: Card, *, annotations: str, locations: Mapping[
             burst = image.get("seq_id")
             group = None if burst is None else str(burst)
             examples[path, label] = Example(path, domains[str(image["location"])], label, group)
-    return _listing(card, examples.values())
+    return listing_of(card, examples.values())
 
 
 def camelyon17(raw: Path, card: Card) -> Listing:
     """Camelyon17 of WILDS: `metadata.csv` names hospital, slide and label of every patch; slides are groups."""
-    file = _required_file(raw, card, "metadata.csv")
+    file = required_file(raw, card, "metadata.csv")
     examples = []
-    for row in _rows(file, "patient", "node", "x_coord", "y_coord", "tumor", "center", "slide"):
+    for row in rows_of(file, "patient", "node", "x_coord", "y_coord", "tumor", "center", "slide"):
         node = f"patient_{int(row['patient']):03d}_node_{row['node']}"
         path = file.parent / "patches" / node / f"patch_{node}_x_{row['x_coord']}_y_{row['y_coord']}.png"
         label = card.classes[int(row["tumor"])]
         examples.append(Example(path, f"hospital_{row['center']}", label, group=row["slide"]))
-    return _listing(card, _existing(card, examples))
+    return listing_of(card, existing(card, examples))
 
 
 def fmow(raw: Path, card: Card, *, periods: Mapping[str, Mapping[str, Sequence]]) -> Listing:
@@ -109,15 +120,15 @@ def fmow(raw: Path, card: Card, *, periods: Mapping[str, Mapping[str, Sequence]]
         card: The dataset's card.
         periods: For each domain its first and last year, and which of the original parts belong to it.
     """
-    file = _required_file(raw, card, "rgb_metadata.csv")
+    file = required_file(raw, card, "rgb_metadata.csv")
     examples = []
-    for number, row in enumerate(_rows(file, "timestamp", "split", "category")):
+    for number, row in enumerate(rows_of(file, "timestamp", "split", "category")):
         year = int(row["timestamp"][:4])
         for domain, period in periods.items():
             if period["years"][0] <= year <= period["years"][1] and row["split"] in period["parts"]:
                 path = file.parent / "images" / f"rgb_img_{number}.png"
                 examples.append(Example(path, domain, row["category"], split=row["split"]))
-    return _listing(card, _existing(card, examples))
+    return listing_of(card, existing(card, examples))
 
 
 def nico_splits(raw: Path, card: Card, *, splits: Mapping[str, str]) -> Listing:
@@ -128,15 +139,15 @@ def nico_splits(raw: Path, card: Card, *, splits: Mapping[str, str]) -> Listing:
         card: The dataset's card.
         splits: The name of each domain's list.
     """
-    roots = _find_folders(raw, lambda folder, children: set(card.classes) <= set(children))
+    roots = find_folders(raw, lambda folder, children: set(card.classes) <= set(children))
     if not roots:
         raise DataError(f"{card.name} needs the folders {' and '.join(card.classes)}, and {raw} has none.")
     examples = []
     for domain, name in splits.items():
-        for row in csv.reader(_lines(_required_file(raw, card, name))):
+        for row in csv.reader(lines_of(required_file(raw, card, name))):
             inside, superclass = Path(*row[0].split("\\")), row[3]
             examples.append(Example(roots[0] / superclass / "images" / inside, domain, superclass))
-    return _listing(card, _existing(card, examples))
+    return listing_of(card, existing(card, examples))
 
 
 def celeba_splits(raw: Path, card: Card, *, splits: Mapping[str, str], attribute: int) -> Listing:
@@ -149,14 +160,14 @@ def celeba_splits(raw: Path, card: Card, *, splits: Mapping[str, str], attribute
         attribute: The number of the attribute that is the class, 0 or 1.
     """
     name = "img_align_celeba"
-    images = _find_folders(raw, lambda folder, children: folder.name == name and name not in children)
+    images = find_folders(raw, lambda folder, children: folder.name == name and name not in children)
     if not images:
         raise DataError(f"{card.name} needs the folder {name} of CelebA's aligned images, and {raw} has none.")
     examples = []
     for domain, file in splits.items():
-        for row in _rows(_required_file(raw, card, file), "", str(attribute)):
+        for row in rows_of(required_file(raw, card, file), "", str(attribute)):
             examples.append(Example(images[0] / row[""], domain, card.classes[int(row[str(attribute)])]))
-    return _listing(card, _existing(card, examples))
+    return listing_of(card, existing(card, examples))
 
 
 def spawrious(
@@ -179,7 +190,7 @@ def spawrious(
         test: The two places of each class in the test domain.
         filler: The place that weakens the correlation.
     """
-    halves = _find_folders(raw, lambda folder, children: folder.name == "0" and bool(set(train) & _below(folder)))
+    halves = find_folders(raw, lambda folder, children: folder.name == "0" and bool(set(train) & names_below(folder)))
     if not halves:
         raise DataError(f"{card.name} needs folders like 0/desert/{card.classes[0]}, and {raw} has none.")
     tested, *groups = card.domains
@@ -187,7 +198,7 @@ def spawrious(
 
     def take(domain: str, half: int, place: str, label: str, rows: slice = slice(None)) -> int:
         folder = halves[0].parent / str(half if filler else 0) / place / label
-        images = _images(folder) if folder.is_dir() else []
+        images = images_in(folder) if folder.is_dir() else []
         if not images:
             raise DataError(f"{card.name} needs the images of {folder}, and there are none.")
         examples.extend(Example(image, domain, label) for image in images[rows])
@@ -199,11 +210,11 @@ def spawrious(
             if filler is None:
                 take(domain, k, train[label][k], label)
                 continue
-            whole = len(_images(halves[0].parent / str(k) / train[label][k] / label))
+            whole = len(images_in(halves[0].parent / str(k) / train[label][k] / label))
             most = int(SPAWRIOUS_SHARES[k] * whole)
             take(domain, k, train[label][k], label, slice(most))
             take(domain, k, filler, label, slice(whole - most))
-    return _listing(card, examples)
+    return listing_of(card, examples)
 
 
 def nico_plus_plus(raw: Path, card: Card) -> Listing:
@@ -215,19 +226,19 @@ def nico_plus_plus(raw: Path, card: Card) -> Listing:
     labels = {name: name for name in card.classes}
     unique = [domain for domain in card.domains if domain.startswith("uni_")]
     common = [domain for domain in card.domains if domain not in unique]
-    where = _domain_folders(raw, card, [*common, UNIQUE_FOLDER], labels, {})
+    where = domain_folders(raw, card, [*common, UNIQUE_FOLDER], labels, {})
     root = where.pop(UNIQUE_FOLDER)
     examples: list[Example] = []
     for domain, folder in where.items():
-        examples += _class_folders(card, domain, folder, labels)
+        examples += class_folders(card, domain, folder, labels)
     for label in card.classes:
-        images = {folder.name: _images(folder) for folder in _subfolders(root / label)}
+        images = {folder.name: images_in(folder) for folder in subfolders(root / label)}
         if len(images) != len(unique):
             raise DataError(f"{root / label} has {len(images)} folders; {card.name} has {len(unique)} a class there.")
         by_size = sorted(images.items(), key=lambda item: (-len(item[1]), item[0]))
         for domain, (_, found) in zip(unique, by_size, strict=True):
             examples += [Example(image, domain, label) for image in found]
-    return _listing(card, examples)
+    return listing_of(card, examples)
 
 
 def warehouse(raw: Path, card: Card, *, groups: Mapping[str, str]) -> Listing:
@@ -242,7 +253,7 @@ def warehouse(raw: Path, card: Card, *, groups: Mapping[str, str]) -> Listing:
     """
     known = set(card.classes)
     found: dict[str, list[Path]] = defaultdict(list)
-    for folder in _find_folders(raw, lambda _, children: len(known.intersection(children)) > len(known) // 2):
+    for folder in find_folders(raw, lambda _, children: len(known.intersection(children)) > len(known) // 2):
         path = folder.relative_to(raw).as_posix()
         group = next((name for name, pattern in groups.items() if re.search(pattern, path, re.IGNORECASE)), None)
         if group is None:
@@ -255,7 +266,7 @@ def warehouse(raw: Path, card: Card, *, groups: Mapping[str, str]) -> Listing:
             many = f"{raw} has {len(places)} domains of {group} and {card.name} has {len(names)}"
             raise DataError(f"{many}; move away those that are there twice.")
         for name, folder in _numbered(names, places).items():
-            examples += _class_folders(card, name, folder, {label: label for label in card.classes})
+            examples += class_folders(card, name, folder, {label: label for label in card.classes})
     there = {example.domain for example in examples}
     if not there:
         raise DataError(f"{raw} has no folder with the classes of {card.name} ({', '.join(card.classes)}).")
@@ -286,152 +297,6 @@ def _say_missing(card: Card, there: set[str]) -> None:
         f"{sum(name in there for name in alone)} of {len(alone)} training domains ({', '.join(less)}).",
         stacklevel=2,
     )
-
-
-def _domain_folders(
-    raw: Path, card: Card, domains: Iterable[str], labels: Mapping[str, str], patterns: Mapping[str, str]
-) -> dict[str, Path]:
-    """The folder of every domain: one of the right name that has a class in it."""
-    names = {domain: patterns.get(domain, escape(domain)).lower() for domain in domains}
-
-    def fits(folder: Path, domain: str) -> bool:
-        return fnmatchcase(folder.name.lower(), names[domain])
-
-    # A class inside is not enough: NICO++ has a class `train` and keeps all its domains in a folder of that name.
-    candidates = _find_folders(
-        raw, lambda folder, inside: any(fits(folder, one) for one in names) and any(name in labels for name in inside)
-    )
-    where = {domain: [folder for folder in candidates if fits(folder, domain)] for domain in names}
-    twice = [domain for domain, fitting in where.items() if len(fitting) > 1]
-    if twice:
-        first, second, *_ = where[twice[0]]
-        raise DataError(f"Domain '{twice[0]}' of {card.name} is there twice, {first} and {second}; move one away.")
-    missing = [f"{one} (a folder {names[one]})" if one in patterns else one for one in names if not where[one]]
-    if missing:
-        raise DataError(
-            f"{card.name} has the domains {', '.join(card.domains)}, but below {raw} there is no folder with its "
-            f"classes for {', '.join(missing)} ({card.source})."
-        )
-    return {domain: fitting[0] for domain, fitting in where.items()}
-
-
-def _class_folders(
-    card: Card, domain: str, folder: Path, labels: Mapping[str, str], strict: bool = True
-) -> list[Example]:
-    """The examples of one domain; a folder of images that is no class would be lost silently, and is refused."""
-    examples: list[Example] = []
-    for child in _subfolders(folder):
-        if child.name in labels:
-            examples += [Example(image, domain, labels[child.name]) for image in _images(child)]
-        elif strict and _images(child):
-            raise DataError(f"{child} is in domain '{domain}' but no class of {card.name}; rename it or move it away.")
-    return examples
-
-
-def _without_listed(raw: Path, card: Card, examples: list[Example], name: str) -> list[Example]:
-    """Leaves out what a published list names; a copy that was cleaned before needs no list."""
-    file = _find_file(raw, name)
-    if file is not None:
-        listed = {line.strip() for line in _lines(file)}
-        return [one for one in examples if "/".join(one.path.parts[-3:]) not in listed]
-    total = sum(card.domains.values())
-    if len(examples) > total:
-        raise DataError(
-            f"{raw} has {len(examples):,} images and {card.name} has {total:,}: the list of those to leave out, "
-            f"{name}, is not beside them; put it into {raw}."
-        )
-    return examples
-
-
-def _listing(card: Card, examples: Iterable[Example]) -> Listing:
-    """Sorted as the card has it, after a look for domains and classes that the card lacks or the disk does."""
-    found = list(examples)
-    counts = Counter(one.domain for one in found)
-    wrong = sorted({*counts} - {*card.domains}) or sorted({one.label for one in found} - {*card.classes})
-    if wrong:
-        raise DataError(f"The files of {card.name} name '{wrong[0]}', which its card does not have.")
-    empty = [domain for domain in card.domains if not counts[domain]]
-    if empty:
-        raise DataError(f"The files of {card.name} have no image of domain '{empty[0]}'.")
-    return Listing.of(found, tuple(card.domains), card.classes)
-
-
-def _existing(card: Card, examples: list[Example]) -> list[Example]:
-    missing = [one.path for one in examples if not one.path.is_file()]
-    if missing:
-        raise DataError(f"{len(missing):,} images that the lists of {card.name} name are missing, as {missing[0]}.")
-    return examples
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.is_dir()]
-    return [folder / name for name in sorted(names) if not name.startswith((".", "__MACOSX"))]
-
-
-def _below(folder: Path) -> set[str]:
-    """The names two levels below a folder."""
-    return {inner.name for child in _subfolders(folder) for inner in _subfolders(child)}
-
-
-def _images(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES]
-    return [folder / name for name in sorted(names) if not name.startswith(".")]
-
-
-def _walk_images(raw: Path) -> Iterator[Path]:
-    waiting = [raw]
-    while waiting:
-        folder = waiting.pop()
-        yield from _images(folder)
-        waiting += _subfolders(folder)
-
-
-def _find_folders(raw: Path, wanted: Callable[[Path, list[str]], bool]) -> list[Path]:
-    """Every folder that is wanted, given its path and its subfolders' names; inside one there is no second search."""
-    found, waiting = [], [raw]
-    while waiting:
-        folder = waiting.pop()
-        children = _subfolders(folder)
-        if wanted(folder, [child.name for child in children]):
-            found.append(folder)
-        else:
-            waiting += children
-    return sorted(found)
-
-
-def _find_file(raw: Path, pattern: str) -> Path | None:
-    """The file of this name that is nearest to the top."""
-    fitting = [path for path in raw.rglob(pattern) if path.is_file() and not path.name.startswith(".")]
-    return min(fitting, key=lambda path: (len(path.parts), path), default=None)
-
-
-def _required_file(raw: Path, card: Card, name: str) -> Path:
-    file = _find_file(raw, name)
-    if file is None:
-        raise DataError(f"{card.name} needs the file {name}, and {raw} has none ({card.source}).")
-    return file
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text(encoding="utf-8").splitlines()
-
-
-def _rows(file: Path, *columns: str) -> list[dict[str, str]]:
-    with file.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        missing = [name for name in columns if name not in (reader.fieldnames or ())]
-        if missing:
-            raise DataError(f"{file} has no column '{missing[0]}'; it is not the published file.")
-        return list(reader)
-
-
-def _read_json(file: Path) -> dict[str, list[dict]]:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file} cannot be read ({error}); get it again.") from error
 
 
 LAYOUTS: dict[str, Callable[..., Listing]] = {

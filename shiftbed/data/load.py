@@ -1,6 +1,7 @@
 """Finding datasets by name: built in, or prepared on this machine."""
 
 import os
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +24,12 @@ def card(name: str) -> Card:
 @lru_cache(maxsize=256)
 def _card(name: str, root: str | None) -> Card:
     if name in prepared_names():
-        return read_card(pack_folder(name))
+        packed = read_card(pack_folder(name))
+        registered = DATASETS[name].card if name in DATASETS else packed
+        if registered.version != packed.version:
+            return packed
+        # What else is known of this version (its splits, its groupings) may be newer than the pack.
+        return registered.model_copy(update={"domains": packed.domains})
     try:
         return DATASETS[name].card
     except UnknownNameError:
@@ -53,7 +59,7 @@ def load(name: str) -> MultiDomainDataset:
 def _load(name: str, root: str | None) -> MultiDomainDataset:
     known = card(name)
     if known.name in prepared_names():
-        return read_pack(pack_folder(known.name))
+        return replace(read_pack(pack_folder(known.name)), card=known)
     build = DATASETS[known.name].build
     if build is None:
         raise DataError(f"{known.name} is not prepared here; run `shiftbed prepare {known.name}` first.")

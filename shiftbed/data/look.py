@@ -1,15 +1,20 @@
 """Contact sheets: what a dataset looks like, domains by classes."""
 
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
+from PIL import Image
 
 from shiftbed.data.dataset import Domain, MultiDomainDataset
 from shiftbed.errors import DataError
 
 MOST_CLASSES = 12
 MOST_DOMAINS = 24
-THUMBNAIL = 128
+THUMBNAIL = 90  # pixels of the longer side
+CELL = 102
+DOTS_PER_INCH = 120
+LETTERS_PER_INCH, LETTERS_PER_CELL = 12, 15
 
 
 def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
@@ -23,7 +28,7 @@ def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
         The path.
 
     Raises:
-        DataError: The path cannot be a PNG file.
+        DataError: The path cannot be a PNG file, or the dataset is not one of images.
     """
     if path.suffix.lower() != ".png" or path.is_dir():
         raise DataError(f"A contact sheet is a PNG file, which {path} cannot be; name one that ends in .png.")
@@ -32,36 +37,56 @@ def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
 
     classes = dataset.card.classes[:MOST_CLASSES]
     domains = dataset.domains[:MOST_DOMAINS]
-    rows, columns = len(domains), len(classes)
-    figure = Figure(figsize=(1.6 + 0.85 * columns, 0.5 + 0.85 * rows), dpi=120)
+    sheet = montage(domains, len(classes))
+    size = (sheet.shape[1] / DOTS_PER_INCH, sheet.shape[0] / DOTS_PER_INCH)
+    figure = Figure(figsize=size, dpi=DOTS_PER_INCH)
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for row, domain in enumerate(domains):
-        for column, name in enumerate(classes):
-            axis = axes[row, column]
-            axis.set_xticks([])
-            axis.set_yticks([])
-            examples = np.flatnonzero(domain.labels == column)
-            if len(examples):
-                axis.imshow(viewable(domain, int(examples[len(examples) // 2])), cmap="gray", vmin=0, vmax=255)
-            if row == 0:
-                axis.set_title(name, fontsize=8)
-        axes[row, 0].set_ylabel(domain.name, fontsize=8, rotation=0, ha="right", va="center")
-    figure.suptitle(f"{dataset.card.name}: {dataset.card.summary}", fontsize=9)
-    figure.tight_layout()
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.imshow(sheet, interpolation="none")
+    axis.xaxis.tick_top()
+    names = [fill(name, LETTERS_PER_CELL) for name in classes]
+    axis.set_xticks(CELL * (np.arange(len(classes)) + 0.5), names, fontsize=8)
+    axis.set_yticks(CELL * (np.arange(len(domains)) + 0.5), [domain.name for domain in domains], fontsize=8)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    title = f"{dataset.card.name}: {dataset.card.summary}"
+    axis.set_title(fill(title, max(40, int(LETTERS_PER_INCH * size[0]))), fontsize=9)
+    for text in (axis.title, *axis.get_xticklabels(), *axis.get_yticklabels()):
+        text.set_parse_math(False)  # a name may have dollar signs in it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        figure.savefig(path, bbox_inches="tight", pad_inches=0.1)
     except OSError as error:
         raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error
     return path
 
 
-def viewable(domain: Domain, index: int) -> np.ndarray:
-    """An example as an image that can be drawn: one, two (red and green) or three channels."""
+def montage(domains: tuple[Domain, ...], classes: int) -> np.ndarray:
+    """One picture of thumbnails, domains by classes; a class that a domain lacks stays white."""
+    sheet = np.full((CELL * len(domains), CELL * classes, 3), 255, np.uint8)
+    for row, domain in enumerate(domains):
+        labels = np.asarray(domain.labels)
+        for column in range(classes):
+            examples = np.flatnonzero(labels == column)
+            if len(examples):
+                small = thumbnail(domain, int(examples[len(examples) // 2]))
+                top, left = CELL * row + (CELL - small.shape[0]) // 2, CELL * column + (CELL - small.shape[1]) // 2
+                sheet[top : top + small.shape[0], left : left + small.shape[1]] = small
+    return sheet
+
+
+def thumbnail(domain: Domain, index: int) -> np.ndarray:
+    """An example as a small RGB image; one channel is grey, two are red and green.
+
+    Raises:
+        DataError: It is not an image.
+    """
     image = np.asarray(domain.inputs[index])
-    if max(image.shape[:2]) > THUMBNAIL:
-        image = image[:: -(-image.shape[0] // THUMBNAIL), :: -(-image.shape[1] // THUMBNAIL)]
+    if image.ndim != 3 or image.shape[-1] not in (1, 2, 3) or image.dtype != np.uint8:
+        raise DataError(f"The examples of domain '{domain.name}' are not images, so there is nothing to look at.")
     if image.shape[-1] == 2:
-        return np.concatenate([image, np.zeros_like(image[..., :1])], axis=-1)
-    return image[..., 0] if image.shape[-1] == 1 else image
+        image = np.concatenate([image, np.zeros_like(image[..., :1])], axis=-1)
+    picture = Image.fromarray(np.broadcast_to(image, (*image.shape[:2], 3)).copy())
+    scale = THUMBNAIL / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    return np.asarray(picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS))

@@ -1,19 +1,20 @@
 """The MNIST family: coloured and rotated digits (or clothes) from the original IDX files.
 
 DomainBed makes these domains anew in every run, from the run's seed, so that algorithms and draws see different data.
-Here a version is made once, with a seed of its own.
+Here a version is made once, with a seed of its own. `coloured_study` makes ColoredMNIST with other numbers.
 """
 
 import gzip
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy import ndimage, stats
+import scipy  # its parts load when they are first used
 
-from shiftbed.data.dataset import DATASETS, Archive, Card, DatasetEntry, Domain
+from shiftbed.data.dataset import DATASETS, Archive, Card, DatasetEntry, Domain, FixedDomains, MultiDomainDataset
 from shiftbed.errors import DataError
+from shiftbed.hashing import digest
 
 CONSTRUCTION_SEED = 0
 LABEL_NOISE = 0.25
@@ -91,7 +92,7 @@ def colour(
     if blue is not None:
         mean, deviation = blue
         bounds = ((0 - mean) / deviation, (1 - mean) / deviation)
-        share = stats.truncnorm.rvs(*bounds, mean, deviation, size=len(grey), random_state=random)
+        share = scipy.stats.truncnorm.rvs(*bounds, mean, deviation, size=len(grey), random_state=random)
         inputs[..., 2] = np.rint(grey * share[:, None, None])
     inputs[np.arange(len(grey)), :, :, colours] = np.rint(grey * (1 - share)[:, None, None])
     return Domain(name, inputs, labels.astype(np.int64))
@@ -110,12 +111,64 @@ def coloured_as_domainbed(folder: Path) -> list[Domain]:
 def coloured_as_ood_bench(folder: Path) -> list[Domain]:
     """Training images only, every second pixel: two training domains of 25,000, and the last 10,000 are tested."""
     random = np.random.Generator(np.random.PCG64(CONSTRUCTION_SEED))
-    images, classes = read_part(folder, "train")
-    order = random.permutation(len(classes))
-    images, classes = images[order, ::2, ::2], classes[order]
+    images, classes = _small_training_images(folder, random)
     parts = (slice(0, 50_000, 2), slice(1, 50_000, 2), slice(50_000, None))
     flips = zip(DOMAINBED_FLIPS.items(), parts, strict=True)
     return [colour(name, images[part], classes[part], flip, random) for (name, flip), part in flips]
+
+
+def _small_training_images(folder: Path, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    images, classes = read_part(folder, "train")
+    order = random.permutation(len(classes))
+    return images[order, ::2, ::2], classes[order]
+
+
+def coloured_study(
+    rhos: Sequence[float],
+    blues: Sequence[tuple[float, float]] | None = None,
+    folder: Path | None = None,
+    seed: int = CONSTRUCTION_SEED,
+) -> MultiDomainDataset:
+    """ColoredMNIST with chosen correlations and colours, as OoD-Bench's studies of shift vary them.
+
+    The images are those of ColoredMNIST-OoD-Bench, in equal shares: OoD-Bench does not say how many each domain has.
+    `coloured_study((0.1, 0.9))` has a correlation shift, `coloured_study((0.1, 0.1), ((0, 0.1), (1, 0.1)))` a diversity
+    shift.
+
+    Args:
+        rhos: How often the colour disagrees with the label, one number a domain.
+        blues: Mean and deviation of the blue share, one pair a domain; without them there is no blue channel.
+        folder: Where MNIST's IDX files are (or FashionMNIST's); by default they are downloaded to the data root.
+        seed: Another seed is another draw of images, label noise and colours.
+
+    Raises:
+        DataError: A number is impossible, or the files are not there.
+    """
+    shades: Sequence[tuple[float, float] | None] = blues or [None] * len(rhos)
+    possible = all(0 <= rho <= 1 for rho in rhos) and all(deviation > 0 for _, deviation in blues or ())
+    if not rhos or len(shades) != len(rhos) or not possible:
+        raise DataError("Each domain needs a rho between 0 and 1, and all or none a blue mean and deviation above 0.")
+    if folder is None:
+        from shiftbed.data.prepare import raw_files
+
+        folder = raw_files(DATASETS["ColoredMNIST-OoD-Bench"].card)
+    random = np.random.Generator(np.random.PCG64(seed))
+    images, classes = _small_training_images(folder, random)
+    domains = []
+    for i, (rho, blue) in enumerate(zip(rhos, shades, strict=True)):
+        name = f"{i}: rho {rho:g}" + (f", blue {blue[0]:g}±{blue[1]:g}" if blue else "")
+        domains.append(colour(name, images[i :: len(rhos)], classes[i :: len(rhos)], rho, random, blue))
+    card = DATASETS["ColoredMNIST-OoD-Bench"].card.model_copy(
+        update={
+            "name": "ColoredMNIST-study",
+            "version": digest([list(rhos), blues and [list(blue) for blue in blues], seed])[:20],
+            "summary": "ColoredMNIST with chosen correlations and blue shares",
+            "domains": {domain.name: len(domain) for domain in domains},
+            "input_shape": (3 if blues else 2, 14, 14),
+            "splits": {},
+        }
+    )
+    return MultiDomainDataset(card, tuple(domains))
 
 
 def rotated(folder: Path) -> list[Domain]:
@@ -124,15 +177,10 @@ def rotated(folder: Path) -> list[Domain]:
     images, classes = pooled(folder, random)
     domains = []
     for i, angle in enumerate(ANGLES):
-        turned = ndimage.rotate(images[i::6].astype(np.float32), angle, axes=(2, 1), reshape=False, order=1)
+        turned = scipy.ndimage.rotate(images[i::6].astype(np.float32), angle, axes=(2, 1), reshape=False, order=1)
         inputs = np.rint(turned.clip(0, 255)).astype(np.uint8)[..., None]
         domains.append(Domain(str(angle), inputs, classes[i::6].astype(np.int64)))
     return domains
-
-
-def _archives(base: tuple[str, ...]) -> tuple[Archive, ...]:
-    names = [f"{name}.gz" for images, labels, _ in FILES.values() for name in (images, labels)]
-    return tuple(Archive(file=name, mirrors=tuple(f"{address}/{name}" for address in base)) for name in names)
 
 
 SOURCES = {
@@ -151,6 +199,13 @@ SOURCES = {
 }
 
 
+def idx_archives(source: str) -> tuple[Archive, ...]:
+    """The four files of MNIST or FashionMNIST."""
+    mirrors = SOURCES[source][0]
+    names = [f"{name}.gz" for images, labels, _ in FILES.values() for name in (images, labels)]
+    return tuple(Archive(file=name, mirrors=tuple(f"{address}/{name}" for address in mirrors)) for name in names)
+
+
 def _register(
     name: str,
     source: str,
@@ -158,8 +213,9 @@ def _register(
     summary: str,
     domains: dict[str, int],
     shape: tuple[int, int, int],
+    splits: dict[str, FixedDomains] | None = None,
 ) -> None:
-    mirrors, classes, citation, licence = SOURCES[source]
+    _, classes, citation, licence = SOURCES[source]
     binary = shape[0] == 2
     card = Card(
         name=name,
@@ -173,8 +229,9 @@ def _register(
         source=f"{source}, both official parts" if shape[1] == 28 else f"{source}, the official training part",
         citation=citation,
         shift="correlation" if binary else "diversity",
-        archives=_archives(mirrors),
-        ran_on="real" if source == "MNIST" else "made",
+        splits=splits or {},
+        archives=idx_archives(source),
+        ran_on="real",
     )
     DATASETS.add(name, DatasetEntry(card, read=read))
 
@@ -195,6 +252,7 @@ for _source in SOURCES:
         "As OoD-Bench makes it: 14×14, two training domains and a test domain",
         {"+90%": 25_000, "+80%": 25_000, "-90%": 10_000},
         (2, 14, 14),
+        {"ood-bench": FixedDomains(train=("+90%", "+80%"), test=("-90%",))},
     )
     _register(
         f"Rotated{_source}",

@@ -9,7 +9,7 @@ A pack is a folder: `pixels.u8` (all images, one after another), `index.npy` (on
 with a journal of finished blocks and renamed when it is whole: interrupted at any point, it continues.
 """
 
-import fcntl
+import errno
 import json
 import math
 import os
@@ -28,6 +28,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from shiftbed.data.arrays import FORMAT, read_arrays, write_description
 from shiftbed.data.dataset import Card, Domain, MultiDomainDataset
 from shiftbed.data.examples import Listing
+from shiftbed.data.writing import sole_writer
 from shiftbed.errors import DataError
 from shiftbed.hashing import canonical, digest
 
@@ -36,6 +37,7 @@ BLOCK = 64
 CHANNELS = 3
 SYNC_SECONDS = 2.0
 SHOWN = 10
+JOURNAL = "journal.jsonl"
 INDEX = np.dtype(
     [
         ("offset", "<i8"),
@@ -160,43 +162,26 @@ def write_pack(
     Raises:
         DataError: Images cannot be read and are not to be skipped, the disk is full, or somebody else is packing this.
     """
-    unfinished = target.with_name(target.name + ".partial")
-    with _sole_writer(unfinished), _threads() as threads:
+    with sole_writer(target) as unfinished, _threads() as threads:
         sizes = list(threads.map(image_size, [one.path for one in listing.examples]))
         refused = [size for size in sizes if isinstance(size, Refused)]
-        index = packed_index(listing, [size if isinstance(size, tuple) else (2, 2) for size in sizes], short_side)
+        some_size = next((size for size in sizes if isinstance(size, tuple)), (2, 2))  # what is refused changes nothing
+        index = packed_index(listing, [size if isinstance(size, tuple) else some_size for size in sizes], short_side)
         refused += _decode_all(unfinished, listing, index, {one.path for one in refused}, threads, on_progress)
         if refused and not skip_refused:
             raise DataError(_refusal(refused, unfinished / "refused.txt"))
         if refused:
             bad = {one.path for one in refused}
             good = np.array([one.path not in bad for one in listing.examples])
-            index = _close_gaps(unfinished / "pixels.u8", index, good)
             kept = [one for one in listing.examples if one.path not in bad]
+            empty = sorted(set(listing.domains) - {one.domain for one in kept})
+            if empty:
+                raise DataError(f"None of the images of domain '{empty[0]}' can be read; repair them or remove it.")
+            (unfinished / JOURNAL).unlink()  # from here on the blocks are not where it says
+            index = _close_gaps(unfinished / "pixels.u8", index, good)
             listing = Listing.of(kept, listing.domains, listing.classes)
         _describe(unfinished, index, card, listing)
-        if target.exists():
-            shutil.rmtree(target)
-        unfinished.rename(target)
     return refused
-
-
-@contextmanager
-def _sole_writer(folder: Path) -> Iterator[None]:
-    """Holds the unfinished pack against other writers; the lock goes with the process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = folder.with_name(folder.name + ".lock")
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(
-                f"Another process is packing {folder.name.removesuffix('.partial')}; wait for it."
-            ) from None
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -234,13 +219,13 @@ class _Journal:
         self._waiting: list[bytes] = []
         self._last = time.monotonic()
 
-    def add(self, block: int, refused: list[Refused], pixels: np.memmap, at_once: bool) -> None:
+    def add(self, block: int, refused: list[Refused], pixels: int, at_once: bool) -> None:
         """Notes a block; notes are written after the pixels are, every few seconds and when asked."""
         self.blocks.add(block)
         self.refused += refused
         self._waiting.append(canonical({"block": block, "refused": [[str(bad.path), bad.why] for bad in refused]}))
         if at_once or time.monotonic() - self._last > SYNC_SECONDS:
-            pixels.flush()
+            os.fsync(pixels)
             self._file.write("".join(f"{line.decode()}\n" for line in self._waiting))
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -257,8 +242,10 @@ def _decode_all(
 ) -> list[Refused]:
     """Decodes every block that the journal does not list; returns what was refused in any of them."""
     paths = [one.path for one in listing.examples]
-    pixels = _allocate(folder / "pixels.u8", int(index["offset"][-1] + _lengths(index)[-1]))
-    journal = _Journal(folder / "journal.jsonl", digest([[str(path) for path in paths], index.tolist()]))
+    pixels, fresh = _allocate(folder / "pixels.u8", int(index["offset"][-1] + _lengths(index)[-1]))
+    if fresh:
+        (folder / JOURNAL).unlink(missing_ok=True)
+    journal = _Journal(folder / JOURNAL, digest([[str(path) for path in paths], index.tolist()]))
 
     def decode_block(block: int) -> tuple[int, list[Refused]]:
         refused = []
@@ -269,15 +256,19 @@ def _decode_all(
             if isinstance(image, Refused):
                 refused.append(image)
             else:
-                pixels[index["offset"][i] : index["offset"][i] + image.size] = image.ravel()
+                _write_at(pixels, image, int(index["offset"][i]))
         return block, refused
 
     waiting = [block for block in range(-(-len(paths) // BLOCK)) if block not in journal.blocks]
     on_progress(len(paths) - sum(min(BLOCK, len(paths) - block * BLOCK) for block in waiting), len(paths))
-    for number, (block, refused) in enumerate(threads.map(decode_block, waiting), start=1):
-        journal.add(block, refused, pixels, at_once=number == len(waiting))
-        left = sum(min(BLOCK, len(paths) - later * BLOCK) for later in waiting[number:])
-        on_progress(len(paths) - left, len(paths))
+    try:
+        for number, (block, refused) in enumerate(threads.map(decode_block, waiting), start=1):
+            journal.add(block, refused, pixels, at_once=number == len(waiting))
+            left = sum(min(BLOCK, len(paths) - later * BLOCK) for later in waiting[number:])
+            on_progress(len(paths) - left, len(paths))
+    finally:
+        threads.shutdown(cancel_futures=True)  # no thread writes into a closed file
+        os.close(pixels)
     return journal.refused
 
 
@@ -285,14 +276,26 @@ def _lengths(index: np.ndarray) -> np.ndarray:
     return index["height"].astype(np.int64) * index["width"] * CHANNELS
 
 
-def _allocate(path: Path, size: int) -> np.memmap:
-    """A file of the final size to write into; a disk that is too small is noticed before work is done."""
+def _write_at(file: int, image: np.ndarray, offset: int) -> None:
+    """Writes an image's bytes; a full disk is an error here, where a memory map would end the process."""
+    if os.pwrite(file, np.ascontiguousarray(image).data, offset) < image.size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _allocate(path: Path, size: int) -> tuple[int, bool]:
+    """Opens a file of the final size to write into, and says whether it is new.
+
+    Raises:
+        DataError: The disk is too small, which is noticed before work is done.
+    """
     have = path.stat().st_size if path.exists() else 0
     free = shutil.disk_usage(path.parent).free
     if size - have > free:
         needs = f"{size / 1e9:.1f} GB and {path.parent} has {free / 1e9:.1f} GB free"
         raise DataError(f"The disk is too small: the pack needs {needs}; make room or choose another SHIFTBED_DATA.")
-    return np.memmap(path, np.uint8, "r+" if have == size else "w+", shape=(size,))
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    os.truncate(file, size)
+    return file, have != size
 
 
 def _close_gaps(path: Path, index: np.ndarray, good: np.ndarray) -> np.ndarray:
@@ -324,7 +327,7 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
         counts[name], sizes[name] = len(rows), shapes.pop() if len(shapes) == 1 else None
     described = card.model_copy(update={"domains": counts})
     write_description(folder, "images", described, sizes=sizes)
-    for name in ("journal.jsonl", "refused.txt"):
+    for name in (JOURNAL, "refused.txt"):
         (folder / name).unlink(missing_ok=True)
 
 

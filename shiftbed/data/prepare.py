@@ -1,5 +1,6 @@
 """`prepare`: from archives, folders or manifests to a pack that every command finds."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from shiftbed.data.arrays import check_counts, write_arrays
-from shiftbed.data.dataset import DATASETS, Card, DatasetEntry
+from shiftbed.data.dataset import DATASETS, Card, DatasetEntry, MultiDomainDataset
 from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.load import forget
 from shiftbed.data.pack import Refused, image_size, read_card, write_pack
 from shiftbed.data.roots import data_root, pack_folder, prepared_names
+from shiftbed.data.writing import full_disk_as_sentence
 from shiftbed.errors import DataError, UnknownNameError
 
 MANIFESTS = (".csv", ".jsonl", ".ndjson", ".parquet")
@@ -57,16 +59,19 @@ def prepare(
 
     Raises:
         DataError: Something about the data is wrong; nothing half-made is used.
-        UnknownNameError: The name is neither a dataset nor a path.
+        UnknownNameError: There is neither a dataset nor a folder or file of this name.
     """
-    try:
-        entry = DATASETS[name]
-    except UnknownNameError:
-        if not Path(name).exists():
-            raise
-        made = _prepare_own(Path(name), rename, short_side, size_class, skip_corrupt, on_progress)
-    else:
-        made = _prepare_known(entry, source, short_side, skip_corrupt, on_progress)
+    with full_disk_as_sentence(data_root()):
+        try:
+            entry = DATASETS[name]
+        except UnknownNameError:
+            if not Path(name).exists():
+                if Path(name).name != name:
+                    raise DataError(f"There is no folder or manifest {name}.") from None
+                raise
+            made = _prepare_own(Path(name), rename, short_side, size_class, skip_corrupt, on_progress)
+        else:
+            made = _prepare_known(entry, source, short_side, skip_corrupt, on_progress)
     forget()
     return made
 
@@ -126,12 +131,15 @@ def _prepare_known(
     card = entry.card
     if entry.read is None:
         raise DataError(f"{card.name} is built in and needs no preparation.")
-    raw = _raw_files(card, source, on_progress)
-    found = entry.read(raw)
+    if card.superseded_by:
+        better = f"{card.superseded_by} ({DATASETS[card.superseded_by].card.summary})"
+        warnings.warn(f"{card.name} is superseded by {better}; new work should use that.", stacklevel=3)
+    found = entry.read(raw_files(card, source, on_progress))
     if not isinstance(found, Listing):
-        show = partial(on_progress, "making domains")
-        write_arrays(found, card, pack_folder(card.name), show)
-        return Prepared(card, [], [])
+        if isinstance(found, MultiDomainDataset):
+            card, found = found.card, found.domains
+        write_arrays(found, card, pack_folder(card.name), partial(on_progress, "making domains"))
+        return Prepared(read_card(pack_folder(card.name)), [], [])
     check_counts(card, Counter(one.domain for one in found.examples))
     content = found.content()
     left_out = write_pack(
@@ -145,8 +153,16 @@ def _prepare_known(
     return Prepared(read_card(pack_folder(card.name)), left_out, content.duplicates())
 
 
-def _raw_files(card: Card, source: Path | None, on_progress: Callable[[str, int, int], None]) -> Path:
-    """The folder with the dataset's unpacked files: the user's, or made from its archives."""
+def raw_files(
+    card: Card,
+    source: Path | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Path:
+    """The folder with a dataset's unpacked files: the user's, or made from its archives.
+
+    Raises:
+        DataError: It is not there, cannot be downloaded, or cannot be unpacked.
+    """
     if source is not None and not source.exists():
         raise DataError(f"There is no archive or folder {source}.")
     if source is not None and source.is_dir():
@@ -154,9 +170,10 @@ def _raw_files(card: Card, source: Path | None, on_progress: Callable[[str, int,
     folder = data_root() / "raw" / card.name
     archives = [source] if source else [download(one, folder, on_progress) for one in card.archives]
     if not archives:
-        raise DataError(f"{card.name} has no public mirror; get it by hand and prepare it with --from FOLDER.")
-    unpacked = folder / "files"
-    for archive in archives:
-        if is_archive(archive):
-            unpack(archive, unpacked / archive.name.split(".")[0])
-    return unpacked if unpacked.exists() else folder
+        instead = f", or prepare {card.superseded_by} instead" if card.superseded_by else ""
+        by_hand = f"get it by hand ({card.source}) and prepare it with --from FOLDER{instead}"
+        raise DataError(f"{card.name} has no public mirror; {by_hand}.")
+    packed = [archive for archive in archives if is_archive(archive)]
+    for archive in packed:
+        unpack(archive, folder / "files" / archive.name.split(".")[0])
+    return folder / "files" if len(packed) == len(archives) else folder

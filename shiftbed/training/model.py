@@ -10,9 +10,9 @@ import torch
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm
 from shiftbed.errors import StoreError
-from shiftbed.training.augment import augment, padded
+from shiftbed.hashing import canonical
+from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
-from shiftbed.training.recipes import Recipe
 from shiftbed.training.trainer import Trainer
 
 BATCH = 256
@@ -26,14 +26,17 @@ def encode_weights(trainer: Trainer) -> bytes:
     about = {
         "job": job.id,
         "algorithm": job.algorithm,
-        "input_shape": json.dumps(trainer.data.input_shape),
-        "classes": json.dumps(trainer.classes),
-        "domains": str(len(job.task.train_domains)),
-        "hparams": json.dumps(dict(job.hparams)),
-        "recipe": job.recipe.model_dump_json(),
-        "step": str(trainer.step),
+        "input_shape": trainer.data.input_shape,
+        "classes": trainer.classes,
+        "domains": len(job.task.train_domains),
+        "hparams": dict(job.hparams),
+        "recipe": job.recipe.name,
+        "network": job.recipe.for_networks(),
+        "preprocessing": job.recipe.model_dump(include={"image_size", "augmentation"}),
+        "step": trainer.step,
     }
-    return save(trainer.weights(), about)
+    # One entry: several are written in no fixed order, and equal jobs have equal files.
+    return save(trainer.weights(), {"shiftbed": canonical(about).decode()})
 
 
 class Model:
@@ -44,11 +47,12 @@ class Model:
         about: What it is: algorithm, job, step, hyperparameters, recipe.
     """
 
-    def __init__(self, algorithm: Algorithm, recipe: Recipe, classes: Sequence[str], about: dict[str, Any]) -> None:
+    def __init__(self, algorithm: Algorithm, classes: Sequence[str], about: dict[str, Any]) -> None:
         self.algorithm = algorithm.eval()
-        self.recipe = recipe
         self.classes = tuple(classes)
         self.about = about
+        self._augmentation = Augmentation(**about["preprocessing"]["augmentation"])
+        self._image_size: int | None = about["preprocessing"]["image_size"]
 
     @torch.inference_mode()
     def predict(self, images: np.ndarray | Sequence[Any]) -> np.ndarray:
@@ -72,11 +76,10 @@ class Model:
         if isinstance(images, np.ndarray) and images.dtype != np.uint8:
             return torch.from_numpy(images).float().to(device)
         arrays = [_as_array(image) for image in images]
-        if self.recipe.augmentation.size is not None:
+        if self._augmentation.size is not None:
             sizes = np.array([array.shape[:2] for array in arrays])
-            return augment(padded(arrays).to(device), self.recipe.augmentation.evaluation(sizes).to(device))
-        side = self.recipe.image_size
-        tensors = [_reduced(torch.from_numpy(array).permute(2, 0, 1)[None], side) for array in arrays]
+            return augment(padded(arrays).to(device), self._augmentation.evaluation(sizes).to(device))
+        tensors = [_reduced(torch.from_numpy(array).permute(2, 0, 1)[None], self._image_size) for array in arrays]
         return as_model_input(torch.cat(tensors).to(device))
 
 
@@ -109,20 +112,19 @@ def load(run: str | Path, device: str = "cpu") -> Model:
 
     path = _weights_file(Path(run))
     with safe_open(path, "pt") as file:
-        about = file.metadata() or {}
+        metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
-    if "input_shape" not in about:
+    if "shiftbed" not in metadata:
         raise StoreError(f"{path} was not written by shiftbed, or by a version before models could be loaded.")
-    recipe, classes = Recipe(**json.loads(about["recipe"])), json.loads(about["classes"])
-    shape = tuple(json.loads(about["input_shape"]))
-    hparams = {**json.loads(about["hparams"]), **recipe.for_networks(), "initial_weights": None}
-    algorithm = ALGORITHMS[about["algorithm"]].cls(shape, len(classes), int(about["domains"]), hparams)
+    about = json.loads(metadata["shiftbed"])
+    shape, classes = tuple(about["input_shape"]), about["classes"]
+    hparams = {**about["hparams"], **about["network"], "initial_weights": None}
+    algorithm = ALGORITHMS[about["algorithm"]].cls(shape, len(classes), about["domains"], hparams)
     missing, _ = algorithm.load_state_dict(tensors, strict=False)
     lost = [name for name in missing if name in dict(algorithm.named_parameters())]
     if lost:
         raise StoreError(f"{path} lacks {', '.join(lost[:3])}: it belongs to another version of {about['algorithm']}.")
-    facts = {key: about[key] for key in ("job", "algorithm", "step")}
-    return Model(algorithm.to(device), recipe, classes, {**facts, "hparams": hparams, "recipe": recipe.name})
+    return Model(algorithm.to(device), classes, about)
 
 
 def _weights_file(run: Path) -> Path:

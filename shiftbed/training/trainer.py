@@ -121,7 +121,7 @@ class Trainer:
             algorithm.parts *= 2
             return algorithm.parts <= self.data.batch_size
         body = getattr(getattr(algorithm, "featurizer", None), "body", None)
-        if not hasattr(body, "set_grad_checkpointing") or self._checkpointing:
+        if body is None or not hasattr(body, "set_grad_checkpointing") or self._checkpointing:
             return False
         body.set_grad_checkpointing(True)
         self._checkpointing = True

@@ -54,6 +54,13 @@ def test_mixup_of_one_domain_is_erm():
     assert largest_difference(mixup, erm) < 1e-9
 
 
+def test_mixup_s_pairs_go_through_the_network_at_once():
+    algorithm, seen = build("Mixup"), []
+    algorithm.network.register_forward_hook(lambda module, inputs, logits: seen.append(len(logits)))
+    train(algorithm, 1, sizes=(4, 6, 6))
+    assert seen == [4 + 4 + 6], "each pair as long as its shorter minibatch"
+
+
 def test_mixup_of_three_domains_is_not_erm():
     mixup, erm = build("Mixup"), build("ERM")
     train(mixup, 2)

@@ -1,3 +1,6 @@
+import io
+from functools import cache
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -21,6 +24,14 @@ def picture(height: int, width: int, seed: int) -> Image.Image:
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
 
 
+@cache
+def encoded(height: int, width: int, seed: int, kind: str) -> bytes:
+    """The file of a picture; making it takes longer than most tests."""
+    buffer = io.BytesIO()
+    picture(height, width, seed).save(buffer, kind)
+    return buffer.getvalue()
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Three domains of two classes, images of several sizes and formats, names that need care."""
@@ -30,5 +41,5 @@ def folder(tmp_path):
             for i in range(6):
                 path = tmp_path / "mine" / domain / label / f"image {i}.{'png' if i % 2 else 'jpg'}"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                picture(*size, seed=100 * d + 10 * c + i).save(path)
+                path.write_bytes(encoded(*size, 100 * d + 10 * c + i, "PNG" if i % 2 else "JPEG"))
     return tmp_path / "mine"

@@ -115,6 +115,17 @@ def domain_net(description: dict) -> Made:
     return made
 
 
+def cinic(description: dict) -> Made:
+    """A part is a domain; images of CIFAR-10 and of ImageNet lie side by side."""
+    made = Made()
+    for domain in description["domains"]:
+        for c, label in enumerate(description["classes"]):
+            made.put("CINIC-10.tar.gz", f"{domain}/{label}/cifar10-{domain}-{100 + c}.png", domain, label)
+            made.put("CINIC-10.tar.gz", f"{domain}/{label}/n0269115{c}_10031.png", domain, label)
+    made.members["CINIC-10.tar.gz"]["README.md"] = b"CINIC-10"
+    return made
+
+
 SVIRO_CARS = {
     **{"aclass": "Mercedes_A_Class", "escape": "Ford_Escape", "hilux": "Toyota_Hilux", "i3": "BMW_i3"},
     **{"lexus": "Lexus_GS_F", "tesla": "Tesla_Model_3", "tiguan": "VW_Tiguan", "tucson": "Hyundai_Tucson"},
@@ -331,6 +342,7 @@ MAKERS: dict[str, Callable[[dict], Made]] = {
     "Camelyon17": camelyon17,
     "FMoW": fmow,
     "CIFAR-10-W": warehouse,
+    "CINIC-10": cinic,
     "ImageNet-A": imagenet("imagenet-a.tar", "imagenet-a"),
     "ImageNet-R": imagenet("imagenet-r.tar", "imagenet-r"),
     "ImageNet-V2": imagenet(

@@ -1,12 +1,17 @@
 import hashlib
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from shiftbed.data import DATASETS, load
-from shiftbed.data.digits import ANGLES, COLOUR_FLIPS, CONSTRUCTION_SEED, shuffled_digits
-from shiftbed.data.look import contact_sheet
+from shiftbed.data import DATASETS, Domain, MultiDomainDataset, load
+from shiftbed.data.digits import shuffled_digits
+from shiftbed.data.look import CELL, contact_sheet, montage
+from shiftbed.data.mnist import ANGLES, CONSTRUCTION_SEED, DOMAINBED_FLIPS
+from shiftbed.errors import DataError
 
 GOLDEN_CONTENT = {
     "ColoredDigits": "3ec5003be5bbfd42",
@@ -35,7 +40,7 @@ def test_building_twice_gives_the_same(name):
         assert np.array_equal(one.labels, two.labels)
 
 
-@pytest.mark.parametrize(("name", "flip"), COLOUR_FLIPS.items())
+@pytest.mark.parametrize(("name", "flip"), DOMAINBED_FLIPS.items())
 def test_colours_agree_with_labels_as_often_as_they_should(name, flip):
     domain = load("ColoredDigits")[name]
     energy = domain.inputs.astype(int).sum(axis=(1, 2))
@@ -80,3 +85,42 @@ def test_emoji_share_their_identity_and_label_across_styles():
 def test_a_contact_sheet_is_a_png(tmp_path):
     sheet = contact_sheet(load("ColoredDigits"), tmp_path / "new" / "sheet.png")
     assert sheet.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_montage_shows_every_class_of_every_domain():
+    """Red, green and grey squares of two sizes; the second domain lacks a class."""
+    red_or_green = np.zeros((2, 4, 4, 2), np.uint8)
+    red_or_green[0, ..., 0] = red_or_green[1, ..., 1] = 200
+    wide = np.full((1, 100, 300, 1), 50, np.uint8)
+    sheet = montage((Domain("a", red_or_green, np.array([0, 1])), Domain("b", wide, np.array([1]))), 2)
+    assert sheet.shape == (2 * CELL, 2 * CELL, 3)
+    middle = CELL // 2
+    assert sheet[middle, middle].tolist() == [200, 0, 0] and sheet[middle, CELL + middle].tolist() == [0, 200, 0]
+    assert (sheet[CELL:, :CELL] == 255).all(), "what is not there is white"
+    assert sheet[CELL + middle, CELL + middle].tolist() == [50] * 3
+    assert (sheet[CELL + middle + 20, CELL + middle] == 255).all(), "a wide image stays wide"
+
+
+def test_names_with_signs_in_them_are_drawn_as_they_are(tmp_path):
+    dataset = load("ColoredDigits")
+    odd = dataset.card.model_copy(update={"classes": ("$\\frac{$", "<b>größe</b> & \U0001f600"), "summary": "$x^$ %s"})
+    domains = tuple(replace(domain, name=f"${domain.name}_{{$") for domain in dataset.domains)
+    assert contact_sheet(MultiDomainDataset(odd, domains), tmp_path / "sheet.png").exists()
+
+
+def test_what_is_no_image_cannot_be_looked_at(tmp_path):
+    tables = Domain("a", np.zeros((3, 5), np.float32), np.zeros(3, np.int64))
+    with pytest.raises(DataError, match="The examples of domain 'a' are not images"):
+        contact_sheet(MultiDomainDataset(DATASETS["ColoredDigits"].card, (tables,)), tmp_path / "sheet.png")
+    with pytest.raises(DataError, match="A contact sheet is a PNG file"):
+        contact_sheet(load("ColoredDigits"), tmp_path / "sheet.jpg")
+
+
+def test_cards_are_read_without_heavy_imports():
+    """`shiftbed datasets` should answer at once: what builds a dataset is imported when it is built."""
+    code = (
+        "import sys\nfrom shiftbed.data import DATASETS, card\n[card(name) for name in DATASETS]\n"
+        "heavy = {'torch', 'sklearn', 'scipy.ndimage', 'scipy.stats', 'scipy.spatial', 'matplotlib', 'duckdb'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,6 +1,9 @@
 """The CIFAR-10 family on made files of the published layouts."""
 
+import errno
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -9,8 +12,11 @@ from PIL import Image
 from shiftbed.data import cifar, load
 from shiftbed.data.cifar import BAR, CLASSES, STANDARD
 from shiftbed.data.dataset import DATASETS
+from shiftbed.data.look import contact_sheet
 from shiftbed.data.prepare import prepare
 from shiftbed.errors import DataError
+from tests.data.made_archives import packed
+from tests.data.test_download import Server
 
 RANDOM = np.random.default_rng(0)
 EACH = 20
@@ -79,6 +85,99 @@ def test_the_new_test_sets(tmp_path):
         *_, last = cifar.corrupted(tmp_path, ("contrast",), source)
         assert last.name == "contrast-5" and last.inputs.shape == images.shape
         assert np.array_equal(last.labels, labels) and not np.array_equal(last.inputs, images)
+
+
+def write_flickr_sets(folder):
+    """As in the challenge's archive: twenty sets of different size, beside two others of the same form."""
+    sets = {}
+    for number in range(20):
+        sets[f"F-{number + 1:02d}"] = images_and_labels(10 + number)
+        write_set(folder / "cifar10-f-32" / f"set_{number:02d}", *sets[f"F-{number + 1:02d}"])
+    for other in ("cifar-10.1/v6", "cifar-10.1-c/brightness"):
+        write_set(folder / other, *images_and_labels(5))
+    return sets
+
+
+def write_set(folder, images, labels):
+    folder.mkdir(parents=True)
+    np.save(folder / "data.npy", images)
+    np.save(folder / "labels.npy", labels)
+
+
+def test_the_flickr_sets_become_a_pack(tmp_path, root):
+    sets = write_flickr_sets(tmp_path / "valid_data")
+    made = prepare("CIFAR-10-F", tmp_path / "valid_data")
+    assert made.card.domains == {name: len(labels) for name, (_, labels) in sets.items()}
+    for domain in load("CIFAR-10-F").domains:
+        images, labels = sets[domain.name]
+        assert np.array_equal(domain.inputs, images) and np.array_equal(domain.labels, labels)
+    assert contact_sheet(load("CIFAR-10-F"), tmp_path / "sheet.png").stat().st_size > 10_000
+
+
+def test_flickr_sets_that_are_too_few_or_of_another_form_are_refused(tmp_path, root):
+    with pytest.raises(DataError, match=r"CIFAR-10-F has 20 folders with data\.npy and labels\.npy, and .* has 0"):
+        prepare("CIFAR-10-F", tmp_path)
+    write_flickr_sets(tmp_path)
+    np.save(tmp_path / "cifar10-f-32" / "set_03" / "labels.npy", np.zeros(3))
+    with pytest.raises(DataError, match=r"set_03 has images of shape \(13, 32, 32, 3\) and 3 labels"):
+        prepare("CIFAR-10-F", tmp_path)
+    (tmp_path / "cifar10-f-32" / "set_03" / "labels.npy").write_bytes(b"no array")
+    with pytest.raises(DataError, match=r"set_03/labels\.npy is not the published NumPy file"):
+        prepare("CIFAR-10-F", tmp_path)
+    assert not list(root.rglob("*.partial")) and not list(root.rglob("*.lock"))
+
+
+def test_downloads_of_the_family_survive_broken_connections(binary, root, tmp_path, monkeypatch):
+    """The binary release is an archive; NumPy's files are not, although one of them is a zip file inside."""
+    monkeypatch.setattr("shiftbed.data.download.time.sleep", lambda seconds: None)
+    folder, _ = binary
+    images, labels = images_and_labels(EACH)
+    np.save(tmp_path / "cifar10.1_v6_data.npy", images)
+    np.save(tmp_path / "cifar10.1_v6_labels.npy", labels)
+    np.savez(tmp_path / "cifar102_test.npz", images=images, labels=labels)
+    members = {f"cifar-10-batches-bin/{path.name}": path.read_bytes() for path in folder.rglob("*.bin")}
+    served = {"cifar-10-binary.tar.gz": packed("cifar-10-binary.tar.gz", members)}
+    served |= {path.name: path.read_bytes() for path in tmp_path.glob("cifar10*.np?")}
+    counts = {"CIFAR-10": {"train": 5 * EACH, "test": EACH}, "CIFAR-10.1": {"test": EACH}, "CIFAR-10.2": {"test": EACH}}
+    for name, domains in counts.items():
+        entry = DATASETS[name]
+        with Server({f"/{file}": content for file, content in served.items()}, drops=2) as server:
+            archives = tuple(
+                one.model_copy(update={"mirrors": (f"{server.address}/{one.file}",), "sha256": None})
+                for one in entry.card.archives
+            )
+            few = entry.card.model_copy(update={"domains": domains, "archives": archives})
+            DATASETS.add(name, entry._replace(card=few))
+            try:
+                prepare(name)
+                assert len(server.asked) == len(archives) + 2
+                assert {domain.name: len(domain) for domain in load(name).domains} == domains
+                assert contact_sheet(load(name), tmp_path / f"{name}.png").exists()
+            finally:
+                DATASETS.add(name, entry)
+
+
+def test_two_at_once_and_a_full_disk_leave_nothing_behind(tmp_path, root, monkeypatch):
+    write_flickr_sets(tmp_path / "raw")
+    other = []
+
+    def start_another(what, done, total):
+        if not other:
+            other.append(True)
+            with pytest.raises(DataError, match="Another process is packing CIFAR-10-F; wait for it"):
+                prepare("CIFAR-10-F", tmp_path / "raw")
+
+    prepare("CIFAR-10-F", tmp_path / "raw", on_progress=start_another)
+    assert other and len(load("CIFAR-10-F").domains) == 20
+    shutil.rmtree(root)
+
+    def fill_the_disk(what, done, total):
+        if done == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(DataError, match="is full; make room or choose another SHIFTBED_DATA"):
+        prepare("CIFAR-10-F", tmp_path / "raw", on_progress=fill_the_disk)
+    assert list((root / "packs").iterdir()) == []
 
 
 @pytest.mark.parametrize(("name", "corruptions"), [("CIFAR-10-C", STANDARD), ("CIFAR-10-C-bar", BAR)])

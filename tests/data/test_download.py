@@ -1,7 +1,9 @@
 """Downloads from a real server on this machine that drops connections, lies, and has nothing."""
 
+import errno
 import hashlib
 import io
+import os
 import tarfile
 import threading
 import zipfile
@@ -16,9 +18,12 @@ from shiftbed.errors import DataError
 
 
 class Server:
-    """Serves some bytes, honouring ranges, and drops the connection in the middle of the first answers."""
+    """Serves some bytes, honouring ranges, and drops the connection in the middle of the first answers.
 
-    def __init__(self, files: dict[str, bytes], drops: int = 0, ranges: bool = True) -> None:
+    A file that is a text is the address where the file now is.
+    """
+
+    def __init__(self, files: dict[str, bytes | str], drops: int = 0, ranges: bool = True) -> None:
         outer = self
         self.asked: list[str | None] = []
         self.drops = drops
@@ -28,6 +33,12 @@ class Server:
                 content = files.get(self.path)
                 if content is None:
                     self.send_error(404)
+                    return
+                if isinstance(content, str):
+                    self.send_response(302)
+                    self.send_header("Location", content)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
                     return
                 wanted = self.headers.get("Range") if ranges else None
                 outer.asked.append(wanted)
@@ -49,7 +60,7 @@ class Server:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
 
     def __enter__(self):
         self.thread.start()
@@ -125,6 +136,39 @@ def test_a_server_that_always_breaks_off_is_given_up(tmp_path, monkeypatch):
     assert (tmp_path / "a.part").stat().st_size > len(CONTENT) // 2, "what came is kept for the next run"
 
 
+def test_the_hugging_face_hub_is_a_mirror_as_others_are(tmp_path, monkeypatch):
+    """It answers with an address of another server, which is asked for the rest when the connection breaks."""
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    files = {"/datasets/some/one/resolve/v1.0/data/a%20b.tar": "/cdn/4711", "/cdn/4711": CONTENT}
+    with Server(files, drops=2) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        archive = Archive(file="a.tar", mirrors=("hf://datasets/some/one/data/a b.tar@v1.0",), sha256=SHA)
+        assert download(archive, tmp_path).read_bytes() == CONTENT
+        assert server.asked == [None, f"bytes={len(CONTENT) // 2}-", f"bytes={len(CONTENT) * 3 // 4}-"]
+        gone = Archive(file="b.tar", mirrors=("hf://datasets/some/one/b.tar",))
+        with pytest.raises(DataError, match=r"hf://datasets/some/one/b\.tar: HTTP Error 404"):
+            download(gone, tmp_path)
+
+
+def test_the_hub_is_the_public_one_unless_told_otherwise(monkeypatch):
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    address = downloading.web_address("hf://datasets/songweig/imagenet_sketch/data/ImageNet-Sketch.zip@main")
+    assert address == "https://huggingface.co/datasets/songweig/imagenet_sketch/resolve/main/data/ImageNet-Sketch.zip"
+    assert downloading.web_address("https://a.b/c") == "https://a.b/c"
+
+
+def test_a_full_disk_ends_the_download_at_once_and_keeps_what_came(tmp_path, monkeypatch):
+    def write(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "a.tar.part").write_bytes(CONTENT[:1000])
+    with Server({"/a.tar": CONTENT}) as server, pytest.raises(OSError, match="No space left") as caught:
+        mirrors = (f"{server.address}/a.tar", f"{server.address}/a.tar")
+        download(Archive(file="a.tar", mirrors=mirrors), tmp_path, write)
+    assert downloading.is_full(caught.value) and len(server.asked) == 1
+    assert (tmp_path / "a.tar.part").exists()
+
+
 def tar_of(**members: bytes) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -147,6 +191,25 @@ def zip_of(**members: bytes) -> bytes:
 def test_archives_unpack(tmp_path, make):
     (tmp_path / "a").write_bytes(make(**{"in/side.txt": b"hello"}))
     assert (unpack(tmp_path / "a", tmp_path / "out") / "in" / "side.txt").read_bytes() == b"hello"
+
+
+def test_an_archive_is_unpacked_once_and_again_when_it_is_newer(tmp_path):
+    (tmp_path / "a").write_bytes(zip_of(one=b"1"))
+    unpack(tmp_path / "a", tmp_path / "out")
+    (tmp_path / "out" / "mark").write_bytes(b"")
+    assert (unpack(tmp_path / "a", tmp_path / "out") / "mark").exists()
+    (tmp_path / "a").write_bytes(zip_of(two=b"2"))
+    os.utime(tmp_path / "a", (2**33, 2**33))
+    assert [path.name for path in unpack(tmp_path / "a", tmp_path / "out").iterdir()] == ["two"]
+
+
+def test_a_link_that_leads_outside_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "a", "w") as archive:
+        link = tarfile.TarInfo("inside")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../outside"
+        archive.addfile(link)
+    with pytest.raises(DataError, match="points outside its folder"):
+        unpack(tmp_path / "a", tmp_path / "out")
 
 
 @pytest.mark.parametrize(

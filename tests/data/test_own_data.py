@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -190,6 +191,72 @@ def test_damaged_images_are_listed_with_their_paths_and_can_be_left_out(folder, 
     assert all(np.array_equal(a, b) for a, b in zip(clean, load("mine")["größe"].inputs, strict=True))
 
 
+def test_a_damaged_image_does_not_change_the_size_of_the_others(tmp_path, root):
+    for i in range(4):
+        path = tmp_path / "even" / "ab"[i % 2] / "x" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(400, 300, seed=i).save(path)
+    (tmp_path / "even" / "a" / "x" / "bad.png").write_bytes(b"no image")
+    prepare(str(tmp_path / "even"), skip_corrupt=True)
+    assert [domain.inputs.shape for domain in load("even").domains] == [(2, 400, 300, 3)] * 2
+
+
+def test_a_domain_without_a_readable_image_is_refused(folder, root):
+    for path in (folder / "größe").rglob("*.*"):
+        path.write_bytes(b"no image")
+    with pytest.raises(DataError, match="None of the images of domain 'größe' can be read"):
+        prepare(str(folder), skip_corrupt=True)
+
+
+@pytest.mark.parametrize("moment", ["while gaps are closed", "afterwards"])
+def test_killed_while_damaged_images_are_left_out_it_starts_over_and_mixes_nothing(folder, root, monkeypatch, moment):
+    (folder / "<b>third" / "cat" / "a.png").write_bytes(b"no image")  # the first, so that all others move
+    prepare(str(folder), skip_corrupt=True)
+    whole = {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()}
+    shutil.rmtree(root)
+    truncate = os.truncate
+
+    def kill_before_truncation(file, size):
+        if isinstance(file, Path):
+            raise KeyboardInterrupt
+        truncate(file, size)
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if moment == "afterwards":
+            patch.setattr(packing, "_describe", kill)
+        else:
+            patch.setattr(packing.os, "truncate", kill_before_truncation)
+        prepare(str(folder), skip_corrupt=True)
+    prepare(str(folder), skip_corrupt=True)
+    assert {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()} == whole
+
+
+def test_a_disk_that_runs_full_is_one_sentence_and_what_is_whole_is_kept(folder, root, monkeypatch):
+    monkeypatch.setattr(packing, "BLOCK", 4)
+    monkeypatch.setattr(packing, "SYNC_SECONDS", 0)
+    expected = prepare(str(folder)).card
+    whole = {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()}
+    shutil.rmtree(root)
+    written, write = [], os.pwrite
+
+    def write_until_full(file, content, offset):
+        written.append(offset)  # in the end the system writes what still fits
+        return write(file, content, offset) if len(written) <= 20 else memoryview(content).nbytes // 2
+
+    with monkeypatch.context() as patch, pytest.raises(DataError, match=r"The disk of .*data is full; make room"):
+        patch.setattr(packing.os, "pwrite", write_until_full)
+        prepare(str(folder))
+    with pytest.raises(DataError, match="is not prepared"):
+        load(str(folder))
+    started = []
+    assert prepare(str(folder), on_progress=lambda what, done, total: started.append(done)).card == expected
+    assert started[0] > 0, "what was done is not done again"
+    assert {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()} == whole
+
+
 def test_equal_files_in_two_domains_are_reported(folder, root):
     shutil.copy(folder / "größe" / "cat" / "image 1.png", folder / "site one" / "cat" / "copy.png")
     made = prepare(str(folder))
@@ -224,6 +291,7 @@ def test_folders_that_are_no_dataset(folder, root, break_it, words):
         ("path,class,domain\nnone.png,x,y", "Row 1 of .* names none.png, which is not a file"),
         ("path,class,domain\n,x,y", "Row 1 of .* has no path, class or domain"),
         ("path,class,domain\n", "lists no images"),
+        ("path,class,domain\nlist.csv,x,y\nlist.csv,z,w", "Class 'z' is in domain 'w' only"),
     ],
 )
 def test_manifests_that_are_none(tmp_path, root, text, words):
@@ -235,6 +303,12 @@ def test_manifests_that_are_none(tmp_path, root, text, words):
 def test_names_that_are_no_dataset(folder, root):
     with pytest.raises(UnknownNameError, match="Did you mean EmojiStyles"):
         prepare("EmojiStyle")
+    with pytest.raises(UnknownNameError, match="Did you mean EmojiStyles"):
+        load("EmojiStyle")
+    with pytest.raises(DataError, match="There is no folder or manifest my/images"):
+        prepare("my/images")
+    with pytest.raises(DataError, match="There is no archive or folder missing"):
+        prepare("PACS", Path("missing"))
     with pytest.raises(DataError, match="is not prepared; run `shiftbed prepare"):
         load(str(folder))
     with pytest.raises(DataError, match="is built in and needs no preparation"):

@@ -7,7 +7,7 @@ times its largest value.
 from functools import lru_cache
 
 import numpy as np
-from scipy import ndimage, sparse
+import scipy  # its parts load when they are first used
 
 from shiftbed.data.corruptions.base import Draws, register
 from shiftbed.data.corruptions.pixels import (
@@ -150,18 +150,18 @@ def circular_motion_blur(images: np.ndarray, severity: int, random: Draws) -> np
     height, width = images.shape[1:3]
     smooth = images
     for axis in (1, 2):
-        smooth = ndimage.spline_filter1d(smooth, axis=axis, output=np.float32)
+        smooth = scipy.ndimage.spline_filter1d(smooth, axis=axis, output=np.float32)
     pixels = np.moveaxis(smooth, 0, 2).reshape(height * width, -1)
     turned = turning_matrix(height, width, degrees) @ pixels
     return np.moveaxis(turned.reshape(height, width, len(images), -1), 2, 0)
 
 
 @lru_cache(maxsize=8)
-def turning_matrix(height: int, width: int, degrees: float) -> sparse.csr_array:
+def turning_matrix(height: int, width: int, degrees: float) -> "scipy.sparse.csr_array":
     """The weighted mean of 21 turns by up to some degrees, from cubic spline coefficients to pixels."""
     rows, columns = np.mgrid[:height, :width].reshape(2, -1)
     down, across = rows - (height - 1) / 2, columns - (width - 1) / 2
-    total = sparse.csr_array((height * width, height * width), dtype=np.float32)
+    total = scipy.sparse.csr_array((height * width, height * width), dtype=np.float32)
     shares = np.linspace(-1, 1, TURNS)
     weights = np.exp(-2 * shares**2)
     for share, weight in zip(shares, weights / weights.sum(), strict=True):
@@ -179,7 +179,7 @@ def turning_matrix(height: int, width: int, degrees: float) -> sparse.csr_array:
                 values = weight * inside * cubic(row - from_row) * cubic(column - from_column)
                 source = fold(from_row, height, "mirror")[0] * width + fold(from_column, width, "mirror")[0]
                 places = (np.arange(height * width), source)
-                total += sparse.csr_array((values.astype(np.float32), places), shape=total.shape)
+                total += scipy.sparse.csr_array((values.astype(np.float32), places), shape=total.shape)
     return total
 
 

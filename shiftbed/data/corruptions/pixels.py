@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 import numpy as np
-from scipy import fft, ndimage
+import scipy  # its parts load when they are first used
 
 from shiftbed.data.corruptions.base import ALMOST
 
@@ -41,7 +41,7 @@ def luminance(images: np.ndarray) -> np.ndarray:
 
 def gaussian(images: np.ndarray, sigma: float, mode: str = "nearest", truncate: float = 4.0) -> np.ndarray:
     """Gaussian blur over axes 1 and 2."""
-    return ndimage.gaussian_filter(images, sigma, mode=mode, truncate=truncate, axes=(1, 2))
+    return scipy.ndimage.gaussian_filter(images, sigma, mode=mode, truncate=truncate, axes=(1, 2))
 
 
 def correlate(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ def zoom_matrix(size: int, zoom: float, order: int = 1) -> np.ndarray:
     first = (size - cut) // 2
     matrix = np.zeros((round(cut * zoom), size))
     for column, unit in enumerate(np.eye(cut)):
-        matrix[:, first + column] = ndimage.zoom(unit, zoom, order=order, prefilter=False)
+        matrix[:, first + column] = scipy.ndimage.zoom(unit, zoom, order=order, prefilter=False)
     trim = (len(matrix) - size) // 2
     return matrix[trim : trim + size].astype(np.float32)
 
@@ -162,9 +162,9 @@ def power_noise(phases: np.ndarray, power: float) -> np.ndarray:
         power: 1 (blue) or −2 (brownish).
     """
     height, width = phases.shape[-2:]
-    down, across = fft.fftfreq(height, 1 / height), fft.fftfreq(width, 1 / width)
+    down, across = scipy.fft.fftfreq(height, 1 / height), scipy.fft.fftfreq(width, 1 / width)
     squared = down[:, None] ** 2 + across**2
     amplitudes = (np.sqrt(squared) if power == 1 else 1 / (squared + 1)).astype(np.float32)
-    noise = fft.ifft2(amplitudes * np.exp(np.complex64(2j * np.pi) * phases)).real
+    noise = scipy.fft.ifft2(amplitudes * np.exp(np.complex64(2j * np.pi) * phases)).real
     # Only an image of one pixel has no spread.
     return noise / np.maximum(noise.std(axis=(-2, -1), keepdims=True), 1e-12)

@@ -3,8 +3,7 @@
 from functools import lru_cache
 
 import numpy as np
-from scipy import ndimage
-from scipy.spatial import cKDTree
+import scipy  # its parts load when they are first used
 
 from shiftbed.data.corruptions.base import Draws, register
 from shiftbed.data.corruptions.pixels import (
@@ -75,7 +74,7 @@ def frosted_window(side: int) -> np.ndarray:
         seeds = generator.uniform(-0.2, 6.2, (int((crystals_a_side * 6.4 / 2) ** 2), 2))
         angles = generator.uniform(0, np.pi, len(seeds))
         brightness = generator.beta(0.8, 1.0, len(seeds))
-        (nearest, second), owners = (found.T for found in cKDTree(seeds).query(pixels, k=2))
+        (nearest, second), owners = (found.T for found in scipy.spatial.cKDTree(seeds).query(pixels, k=2))
         owner = owners[0]
         offset = pixels - seeds[owner]
         along, across = np.cos(angles[owner]), np.sin(angles[owner])
@@ -84,9 +83,9 @@ def frosted_window(side: int) -> np.ndarray:
         needles = np.abs(np.sin(np.pi * 2.5 * crystals_a_side * (on_axis + 0.6 * np.abs(off_axis))))
         edge = np.exp(-((second - nearest) * crystals_a_side / 0.15))
         light += weight * (0.55 * brightness[owner] + 0.45 * needles * brightness[owner] + 0.5 * edge)
-    clouds = ndimage.gaussian_filter(generator.normal(size=(1, 48, 48)), (0, 4, 4), mode="wrap")
+    clouds = scipy.ndimage.gaussian_filter(generator.normal(size=(1, 48, 48)), (0, 4, 4), mode="wrap")
     clouds = np.clip(1 + 0.35 * (clouds - clouds.mean()) / clouds.std(), 0.2, 1.8)
-    light = ndimage.gaussian_filter(light.reshape(size, size), 0.02 * side) * resize(clouds, size, size)
+    light = scipy.ndimage.gaussian_filter(light.reshape(size, size), 0.02 * side) * resize(clouds, size, size)
     return np.clip(resize(light, wanted, wanted)[0, ..., None] * np.array([1.05, 1.2, 1.3]), 0, 1).astype(np.float32)
 
 
@@ -161,7 +160,7 @@ def drop_light(levels: np.ndarray) -> np.ndarray:
     box = np.full((3, 3), 1 / 9)
     # A first sheet that is all edge keeps distances finite where an image has no drop.
     edges = np.concatenate([np.ones_like(levels[:1], bool), drop_edges(levels)])
-    distances = ndimage.distance_transform_edt(~edges, sampling=(FAR_APART, 1, 1))[1:]
+    distances = scipy.ndimage.distance_transform_edt(~edges, sampling=(FAR_APART, 1, 1))[1:]
     blurred = correlate(np.minimum(distances, FARTHEST).astype(np.float32), box)
     emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
     return correlate(np.clip(correlate(equalised(np.floor(blurred + 1e-4)), emboss), 0, 255), box)
@@ -170,7 +169,7 @@ def drop_light(levels: np.ndarray) -> np.ndarray:
 def drop_edges(levels: np.ndarray) -> np.ndarray:
     """Canny's edges with thresholds 50 and 150: the ridges of the gradient that reach the upper one somewhere."""
     slope = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
-    across, down = (ndimage.correlate(levels, kernel[None], mode="nearest") for kernel in (slope, slope.T))
+    across, down = (scipy.ndimage.correlate(levels, kernel[None], mode="nearest") for kernel in (slope, slope.T))
     size = np.abs(across) + np.abs(down)
     around = np.pad(size, [(0, 0), (1, 1), (1, 1)])
     height, width = levels.shape[1:]
@@ -184,7 +183,7 @@ def drop_edges(levels: np.ndarray) -> np.ndarray:
     after = np.select([flat, steep, same_sign], [beside(0, 1), beside(1, 0), beside(1, 1)], beside(1, -1))
     ridges = (size > before) & np.where(flat | steep, size >= after, size > after)
     touching = np.ones((1, 3, 3), bool)
-    return ndimage.binary_propagation(ridges & (size > 150), touching, mask=ridges & (size > 50))
+    return scipy.ndimage.binary_propagation(ridges & (size > 150), touching, mask=ridges & (size > 50))
 
 
 def equalised(levels: np.ndarray) -> np.ndarray:

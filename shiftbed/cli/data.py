@@ -1,0 +1,171 @@
+"""Commands about data, algorithms and recipes: what there is."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table as RichTable
+
+from shiftbed.cli.shared import AsJson, Code, app, console, next_command, stoppable
+
+
+@app.command()
+def datasets(
+    name: Annotated[str | None, typer.Argument(help="Show this dataset's card.")] = None, as_json: AsJson = False
+) -> None:
+    """The datasets there are, or the card of one."""
+    from shiftbed.data import DATASETS, card
+    from shiftbed.data.roots import prepared_names
+    from shiftbed.report import show
+
+    names = [name] if name else sorted({*DATASETS, *prepared_names()})
+    cards = [card(one) for one in names]
+    if as_json:
+        print(json.dumps([one.model_dump() for one in cards]))
+    elif name:
+        console.print(show.card_table(cards[0]))
+        next_command(f"shiftbed look {cards[0].name}")
+    else:
+        console.print(show.dataset_table(cards))
+        next_command(f"shiftbed datasets {cards[0].name}", f"shiftbed look {cards[0].name}")
+
+
+@app.command()
+def prepare(
+    name: Annotated[str, typer.Argument(help="A known dataset, or a folder domain/class/image, or a manifest.")],
+    source: Annotated[Path | None, typer.Option("--from", help="Where its archive or folder already is.")] = None,
+    rename: Annotated[str | None, typer.Option("--name", help="The name of your own dataset.")] = None,
+    size: Annotated[int | None, typer.Option(min=2, help="Reduce images to this short side.")] = None,
+    size_class: Annotated[str | None, typer.Option(help="small or large: which hyperparameters apply.")] = None,
+    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Go on without unreadable images.")] = False,
+) -> None:
+    """Checks and packs a dataset, known or your own.
+
+    Afterwards every command finds it by name.
+    """
+    from shiftbed.data.prepare import prepare as run_prepare
+    from shiftbed.report.live import work_bar
+
+    def run() -> Any:
+        with work_bar(console) as on_progress, warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always", UserWarning)
+            made = run_prepare(
+                name,
+                source,
+                rename=rename,
+                short_side=size,
+                size_class=size_class,
+                skip_corrupt=skip_corrupt,
+                on_progress=on_progress,
+            )
+        for note in notes:
+            console.print(str(note.message), highlight=False, markup=False, soft_wrap=True)
+        return made
+
+    made = stoppable(run, "the same command")
+    counts = ", ".join(f"{domain} {count:,}" for domain, count in made.card.domains.items())
+    console.print(f"{made.card.name}: {made.card.summary} ({counts}).", highlight=False, markup=False)
+    if made.card.ran_on == "own":
+        console.print(f"Hyperparameters for {made.card.size_class} images apply; --size-class changes that.")
+    for bad in made.left_out[:10]:
+        console.print(f"left out: {bad.path}: {bad.why}", highlight=False, markup=False, soft_wrap=True)
+    if made.duplicates:
+        example = " = ".join(str(one.path) for one in made.duplicates[0])
+        words = f"{len(made.duplicates)} images lie in more than one domain, for example {example}."
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
+    domain = next(iter(made.card.domains))
+    next_command(f"shiftbed look {made.card.name}", f"shiftbed train {made.card.name} ERM --test {domain}")
+
+
+@app.command()
+def algorithms(code: Code = None, as_json: AsJson = False) -> None:
+    """The algorithms there are, with their own hyperparameters."""
+    from shiftbed.algorithms import ALGORITHMS, load_code
+    from shiftbed.report import show
+
+    for path in code or []:
+        load_code(path)
+    if as_json:
+        rows = [
+            {"name": name, "paper": ALGORITHMS[name].paper, "hparams": list(ALGORITHMS[name].space())}
+            for name in ALGORITHMS
+        ]
+        print(json.dumps(rows))
+        return
+    console.print(show.algorithm_table())
+    next_command("shiftbed train EmojiStyles ERM --test noto")
+
+
+@app.command()
+def recipes(as_json: AsJson = False) -> None:
+    """The recipes there are: how models are trained."""
+    from shiftbed.training.recipes import recipe, recipe_names
+
+    if as_json:
+        print(json.dumps([recipe(name, "").model_dump() for name in recipe_names()]))
+        return
+    table = RichTable("recipe", "network", "steps", "what it is for")
+    for name in recipe_names():
+        one = recipe(name, "")
+        table.add_row(name, one.network, str(one.steps), one.summary)
+    console.print(table)
+    next_command(f"shiftbed train EmojiStyles ERM --test noto --recipe {recipe_names()[0]}")
+
+
+@app.command()
+def look(
+    dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
+    out: Annotated[Path | None, typer.Option(help="The PNG file to write.")] = None,
+) -> None:
+    """A contact sheet of a dataset: domains by classes, as a PNG."""
+    from shiftbed.data import card, load
+    from shiftbed.data.look import contact_sheet
+
+    name = card(dataset).name
+    print(contact_sheet(load(name), out or Path(f"{name}.png")))
+    next_command(f"shiftbed train {name} ERM --test '{next(iter(card(name).domains))}'")
+
+
+@app.command()
+def doctor() -> None:
+    """Shows what this installation has: versions, devices, data root and disk."""
+    from shiftbed.report.doctor import examine
+
+    table = RichTable(show_header=False)
+    for what, found in examine():
+        table.add_row(what, found)
+    console.print(table)
+    next_command("shiftbed demo")
+
+
+@app.command()
+def hparams(
+    algorithm: Annotated[str, typer.Argument(help="The algorithm's name.")],
+    dataset: Annotated[str, typer.Option(help="The dataset: some ranges depend on it.")] = "EmojiStyles",
+    draw: Annotated[
+        int | None, typer.Option(min=0, help="Show the values of this draw; 0 is the default values.")
+    ] = None,
+    trial: Annotated[int, typer.Option(min=0, help="The repetition; each draws anew.")] = 0,
+    space: Annotated[str, typer.Option(help="The named search space.")] = "domainbed-head",
+    code: Code = None,
+    as_json: AsJson = False,
+) -> None:
+    """The hyperparameters of an algorithm: their ranges, or the values of a draw."""
+    from shiftbed.algorithms import load_code
+    from shiftbed.training.job import search_space
+
+    for path in code or []:
+        load_code(path)
+    priors = search_space(algorithm, dataset, space)
+    values = priors.draw(draw, trial) if draw is not None else {name: prior.default for name, prior in priors.items()}
+    if as_json:
+        print(json.dumps(values))
+        return
+    table = RichTable("hyperparameter", "default" if draw is None else f"draw {draw}, trial {trial}", "drawn from")
+    for name, prior in priors.items():
+        value = values[name]
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value), prior.text)
+    console.print(table)
+    next_command(f"shiftbed train {dataset} {algorithm} --test ... --draw {draw or 1}")

@@ -1,0 +1,96 @@
+"""What all commands share: the application, its options, and how they end."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from shiftbed.errors import HparamError, ShiftbedError
+
+if TYPE_CHECKING:
+    from shiftbed.hparams import Value
+
+app = typer.Typer(
+    help="A testbed for machine learning under distribution shift.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+console = Console()
+STOPPED = 130
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Code = Annotated[list[Path] | None, typer.Option("--code", help="A file that registers your algorithms (repeatable).")]
+Recipe = Annotated[str, typer.Option(help="How each model is trained (see `shiftbed recipes`).")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Updates, instead of the recipe's.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="A hyperparameter by hand, name=value (repeatable).")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one.")]
+Precision = Annotated[str | None, typer.Option(help="float32, tf32 or bf16; by default bf16 on a GPU.")]
+PRECISIONS = ("float32", "tf32", "bf16")
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one for each core by default.")]
+
+
+def next_command(*commands: str) -> None:
+    """Ends a command by naming the next useful ones."""
+    console.print("Next: " + "\n      ".join(commands), markup=False, highlight=False, soft_wrap=True)
+
+
+def names(text: str) -> list[str]:
+    """Names separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def one_of(value: str | None, allowed: tuple[str, ...], noun: str) -> Any:
+    """A value that must be one of a few words."""
+    if value is not None and value not in allowed:
+        raise ShiftbedError(f"There is no {noun} '{value}'; there are {', '.join(allowed)}.")
+    return value
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":
+    """Hyperparameters from `name=value`; values are numbers, true, false or text."""
+    values: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise HparamError(f"--set takes name=value, not '{pair}'.")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+@contextmanager
+def stop_flag() -> Iterator[Callable[[], bool]]:
+    """Says yes after Ctrl-C or a terminate signal, so that a job can save itself first."""
+    stopped = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stopped.append(True)) for number in signals]
+    try:
+        yield lambda: bool(stopped)
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+def stoppable(action: Callable[[], Any], again: str) -> Any:
+    """Runs something that Ctrl-C may interrupt and that can be continued."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        console.print(f"\nStopped and saved: nothing is lost. Run {again} again to continue.")
+        raise typer.Exit(STOPPED) from None

@@ -1,0 +1,149 @@
+"""From results to a model: choose a job by a selection rule, train it again to its step, and look at its predictions."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shiftbed.data import load as load_dataset
+from shiftbed.errors import ShiftbedError, StoreError
+from shiftbed.selection import SELECTIONS, Choice, JobRecords
+from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.device import find_runtime
+from shiftbed.training.job import Job
+from shiftbed.training.model import Model, encode_weights, load
+from shiftbed.training.run import JobFiles, one_thread
+from shiftbed.training.store import LocalStore
+from shiftbed.training.trainer import Trainer
+
+
+class Best(NamedTuple):
+    """The model that was chosen and made: whose it is, why it was chosen, and whether its record came out the same."""
+
+    job: JobRecords
+    choice: Choice
+    weights: Path
+    same: bool
+
+
+def best(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    selection: str = "training-domain-validation",
+    algorithm: str | None = None,
+    test: Sequence[str] = (),
+    device: str | None = None,
+    on_step: Callable[[int, int], None] = lambda step, steps: None,
+) -> Best:
+    """Trains the job that a selection rule prefers to the step it prefers, and keeps its weights.
+
+    A sweep keeps no weights; jobs repeat themselves to the bit, so the chosen one can be made again.
+
+    Args:
+        folder: The sweep's folder.
+        out: The folder for the model.
+        selection: The rule; its score decides among all jobs that compete.
+        algorithm: Only jobs of this algorithm.
+        test: Only jobs that test exactly these domains.
+        device: Where to train.
+        on_step: Called after every update with the step and the number of steps.
+
+    Raises:
+        StoreError: No finished job competes.
+    """
+    jobs = [
+        job
+        for job in finished_jobs(LocalStore(Path(folder)))
+        if algorithm in (None, job.description["algorithm"]) and set(test) <= set(job.description["test_domains"])
+    ]
+
+    def cell(job: JobRecords) -> tuple[Any, ...]:
+        about = job.description
+        return about["setting"], about["algorithm"], tuple(about["test_domains"]), about["trial"]
+
+    rule, by_id = SELECTIONS[selection], {job.id: job for job in jobs}
+    choices = [rule.choose(list(group)) for _, group in groupby(sorted(jobs, key=cell), cell)]
+    found = [choice for choice in choices if choice is not None]
+    if not found:
+        raise StoreError(
+            f"No finished job in {folder} competes under {selection}; `shiftbed status {folder}` shows them."
+        )
+    choice = max(found, key=lambda choice: (choice.score, choice.job_id))
+    trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
+    store, files = LocalStore(Path(out)), JobFiles(choice.job_id)
+    store.put_atomic(files.weights, encode_weights(trainer))
+    recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
+    with one_thread():
+        same = trainer.evaluate() == recorded
+    return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same)
+
+
+def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, int], None]) -> Trainer:
+    """A trainer that has made the first steps of a job again, evaluations included: some algorithms learn from them."""
+    with one_thread():
+        trainer = Trainer(job, find_runtime(device))
+        while trainer.step < step:
+            trainer.advance()
+            on_step(trainer.step, step)
+            if trainer.step % job.recipe.evaluate_every == 0 and trainer.step < step:
+                trainer.evaluate()
+    return trainer
+
+
+def predictions(run: str | Path, dataset: str, domains: Sequence[str] = ()) -> str:
+    """What a model says of every example of a dataset, as CSV: domain, place, label, prediction, confidence."""
+    model: Model = load(run)
+    data = load_dataset(dataset)
+    known = [domain.name for domain in data.domains]
+    for name in domains:
+        if name not in known:
+            raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["domain", "place", "label", "prediction", "confidence"])
+    for domain in data.domains:
+        if domains and domain.name not in domains:
+            continue
+        probabilities = model.predict(domain.inputs)
+        guesses, labels = probabilities.argmax(1), np.asarray(domain.labels)
+        for place, (label, guess) in enumerate(zip(labels, guesses, strict=True)):
+            named = [model.classes[label], model.classes[guess]]
+            writer.writerow([domain.name, place, *named, f"{probabilities[place, guess]:.4f}"])
+    return text.getvalue()
+
+
+def export_onnx(model: Model, path: Path) -> None:
+    """Writes the network as ONNX: from inputs as the network takes them to logits.
+
+    Raises:
+        ShiftbedError: torch's exporter is not installed.
+    """
+    import torch
+
+    shape = (1, *model.about["input_shape"])
+    try:
+        batch = torch.export.Dim("batch")
+        torch.onnx.export(
+            _Logits(model), (torch.zeros(shape),), str(path), dynamo=True, dynamic_shapes=({0: batch},), verbose=False
+        )
+    except ImportError as error:
+        raise ShiftbedError(f"Exporting to ONNX needs `pip install onnx onnxscript` ({error}).") from error
+
+
+def _Logits(model: Model) -> Any:  # noqa: N802
+    import torch
+
+    class Logits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.algorithm = model.algorithm
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.algorithm.predict(x)
+
+    return Logits().eval()
