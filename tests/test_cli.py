@@ -2,12 +2,19 @@
 
 import json
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from shiftbed import cli
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
 
 
 @pytest.fixture
@@ -23,7 +30,7 @@ def shiftbed(monkeypatch, capsys, tmp_path):
             code = 0
         except SystemExit as exit:
             code = exit.code or 0
-        return code, *capsys.readouterr()
+        return Result(code, *capsys.readouterr())
 
     return run
 
@@ -180,3 +187,41 @@ def test_a_class_in_domainbed_s_style_trains_in_a_sweep_and_appears_in_the_table
     code, out, _ = shiftbed("status", "s", "--json")
     assert set(json.loads(out)["states"].values()) == {"done"}
     assert shiftbed("tables", "s", "--format", "pdf")[2].startswith("shiftbed: There is no format 'pdf'")
+
+
+def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
+    sweep, best = str(tmp_path / "sweep"), str(tmp_path / "best")
+    command = ("sweep", "ColoredDigits", "--algorithms", "ERM,SD", "--test=-90%", "--steps", "4", "--out", sweep)
+    assert shiftbed(*command).code == 0
+    made = shiftbed("best", sweep, "--out", best)
+    assert "training-domain-validation chose" in made.out and "came out" not in made.out, "to the bit"
+    rows = shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=-90%").out.splitlines()
+    assert rows[0] == "domain,place,label,prediction,confidence" and len(rows) == 600
+    assert "no domain '+70%'" in shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=+70%").err
+    assert "No finished job" in shiftbed("best", sweep, "--algorithm", "IRM").err
+
+
+def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):
+    found = json.loads(shiftbed("diff", "domainbed", "domainbed-head", "--json").out)
+    assert {"field": "batch_norm", "one": "frozen-statistics", "two": "trained"} in found
+    for algorithm in ("ERM", "SD"):
+        shiftbed("train", "ColoredDigits", algorithm, "--test=-90%", "--steps", "1", "--out", str(tmp_path / algorithm))
+    found = json.loads(shiftbed("diff", str(tmp_path / "ERM"), str(tmp_path / "SD"), "--json").out)
+    fields = {row["field"] for row in found}
+    assert fields == {"algorithm", "hparams.sd_reg", "id"}
+    assert "no recipe" in shiftbed("diff", "domainbed", "nowhere").err
+    assert "compare two of a kind" in shiftbed("diff", "domainbed", str(tmp_path / "ERM")).err
+
+
+def test_hyperparameters_of_a_draw_are_those_a_job_gets(shiftbed):
+    shown = json.loads(shiftbed("hparams", "irm", "--dataset", "ColoredMNIST", "--draw", "1", "--json").out)
+    assert shown["batch_size"] == 372 and shown["irm_penalty_anneal_iters"] == 2
+    assert "10^U(-1, 5)" in shiftbed("hparams", "IRM").out
+
+
+def test_devices_and_precisions_that_do_not_exist(shiftbed):
+    train = ("train", "ColoredDigits", "ERM", "--test=-90%")
+    assert "mps" in shiftbed(*train, "--device", "mps").err
+    assert "One job runs on one GPU" in shiftbed(*train, "--device", "cuda:0,cuda:1").err
+    assert "There is no device 'tpu'" in shiftbed(*train, "--device", "tpu").err
+    assert "There is no precision 'half'" in shiftbed(*train, "--precision", "half").err
