@@ -1,0 +1,55 @@
+"""Learning, on real digits: minutes, so marked slow. The whole table is docs/learning.md, by scripts/learning.py."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shiftbed.algorithms import ALGORITHMS
+from shiftbed.data.prepare import prepare
+
+pytestmark = pytest.mark.slow
+REPOSITORY = Path(__file__).parent.parent.parent
+MNIST = REPOSITORY.parent / "shared" / "data" / "mnist"
+
+spec = importlib.util.spec_from_file_location("learning", REPOSITORY / "scripts" / "learning.py")
+learning = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(learning)
+
+
+@pytest.mark.skipif(not MNIST.is_dir(), reason="the IDX files of MNIST are not here")
+def test_irm_and_vrex_leave_colour_for_shape_and_erm_does_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    prepare(learning.COLOURED, MNIST)
+    runs = learning.coloured_models(tmp_path / "sweep", ["ERM", "IRM", "VREx"], learning.COLOUR_DRAWS, None)
+    found = {name: learning.findings(run) for name, run in runs.items()}
+    assert found["IRM"].leaves_colour and found["VREx"].leaves_colour
+    assert not found["ERM"].leaves_colour and found["ERM"].changed > 0.7
+    assert_cheats_are_found_out()
+
+
+def assert_cheats_are_found_out():
+    domain = learning.load(learning.COLOURED)[learning.TESTED]
+    images, labels = np.asarray(domain.inputs), np.asarray(domain.labels)
+    coin = np.random.default_rng(0)
+
+    def by_colour(x):
+        return (x[..., 0].sum((1, 2)) > x[..., 1].sum((1, 2))).astype(int)
+
+    cheats = {
+        "coin": lambda x: coin.integers(0, 2, len(x)),
+        "constant": lambda x: np.zeros(len(x), int),
+        "colour": by_colour,
+        "opposite colour": lambda x: 1 - by_colour(x),
+    }
+    for name, predict in cheats.items():
+        assert not learning.Findings(predict, images, labels).leaves_colour, name
+
+
+def test_every_algorithm_comes_within_eight_points_of_erm(tmp_path):
+    accuracies = learning.best_of_draws(tmp_path / "sweep", learning.TESTS, None)
+    for dataset in learning.TESTS:
+        erm = accuracies[dataset, "ERM"]
+        behind = {name: accuracies[dataset, name] for name in ALGORITHMS if accuracies[dataset, name] < erm - 0.08}
+        assert not behind, (dataset, erm, behind)
