@@ -108,7 +108,7 @@ def page(accuracies: dict[tuple[str, str], float], found: dict[str, Findings]) -
         "# Does every algorithm learn?",
         "",
         "Made by `python scripts/learning.py`. Accuracy (%) on the test domain of the best of five draws, chosen by",
-        "training-domain validation, recipe `quick` (200 steps, one trial): a check that nothing is broken, not a ranking.",
+        "training-domain validation, recipe `quick` (200 steps, one trial): a check that nothing is broken, no ranking.",
         "",
         f"| algorithm | {' | '.join(f'{dataset}, {test}' for dataset, test in TESTS.items())} |",
         f"| --- | {'---: | ' * len(TESTS)}",
@@ -118,9 +118,9 @@ def page(accuracies: dict[tuple[str, str], float], found: dict[str, Findings]) -
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += [
         "",
-        f"OoD-Bench's ColoredMNIST (real MNIST), its MLP and 5,001 steps, oracle's choice of {COLOUR_DRAWS} draws, on the",
-        "domain where colour points the wrong way. A model that has left colour for shape is right more often than not,",
-        "and swapping the two colours changes few of its predictions.",
+        f"OoD-Bench's ColoredMNIST (real MNIST), its MLP and 5,001 steps, oracle's choice of {COLOUR_DRAWS} draws, on",
+        "the domain where colour points the wrong way. A model that has left colour for shape is right more often than",
+        "not, and swapping the two colours changes few of its predictions.",
         "",
         "| algorithm | accuracy % | first class % | changed by swapping colours % | leaves colour |",
         "| --- | ---: | ---: | ---: | --- |",

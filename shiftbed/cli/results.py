@@ -1,6 +1,7 @@
 """Commands that read what was trained."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -83,14 +84,16 @@ def best(
     from shiftbed.training.model import load
 
     one_of(export, ("onnx",), "format")
-    with work_bar(console) as on_step:
+    with work_bar(console) as show:
+        bar = partial(show, "training")
         made = find_best(
-            folder, out, selection=selection, algorithm=algorithm, test=names(test), device=device, on_step=on_step
+            folder, out, selection=selection, algorithm=algorithm, test=names(test), device=device, on_step=bar
         )
     about = made.job.description
     tests = ", ".join(about["test_domains"])
-    words = f"{about['algorithm']}, draw {about['draw']}, trial {about['trial']}, step {made.choice.step}, tested on {tests}"
-    console.print(f"{selection} chose {words} (score {made.choice.score:.4f}).", markup=False, highlight=False)
+    who = f"{about['algorithm']}, draw {about['draw']}, trial {about['trial']}, step {made.choice.step}"
+    words = f"{selection} chose {who}, tested on {tests} (score {made.choice.score:.4f})."
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
     if not made.same:
         console.print("Its record came out a little different: it was made with another torch, device or precision.")
     console.print(f"Weights: {made.weights}", highlight=False, soft_wrap=True)

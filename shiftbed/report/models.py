@@ -1,4 +1,4 @@
-"""From results to a model: choose a job by a selection rule, train it again to its step, and look at its predictions."""
+"""From results to a model: the job that a rule chooses, trained again to its step, and what it predicts."""
 
 import csv
 import io

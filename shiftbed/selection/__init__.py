@@ -1,6 +1,20 @@
 """Model selection: pure rules that pick a job and a step from records."""
 
-from shiftbed.selection.evidence import Choice, Column, Evidence, JobRecords
-from shiftbed.selection.rules import SELECTIONS, Selection
+from shiftbed.selection.evidence import Companions, Evidence
+from shiftbed.selection.records import Cell, Column, JobRecords, TaskRecords, Variant, tasks_of
+from shiftbed.selection.rules import SELECTIONS, Choice, Selection, own_rule
 
-__all__ = ["SELECTIONS", "Choice", "Column", "Evidence", "JobRecords", "Selection"]
+__all__ = [
+    "SELECTIONS",
+    "Cell",
+    "Choice",
+    "Column",
+    "Companions",
+    "Evidence",
+    "JobRecords",
+    "Selection",
+    "TaskRecords",
+    "Variant",
+    "own_rule",
+    "tasks_of",
+]

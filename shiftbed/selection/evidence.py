@@ -1,109 +1,172 @@
-"""What a selection rule is shown: the records of one cell, restricted to the columns the rule declared."""
+"""What a selection rule is shown: the records of one task, restricted to the columns the rule declared."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from shiftbed.errors import ShiftbedError
+from shiftbed.hashing import digest
+from shiftbed.selection.records import NO_STEP, Column, TaskRecords
+
+PAIR = "pair"  # a domain that is tested together with this one, by a job that is otherwise the same
+ELSEWHERE = "elsewhere"  # a task of another dataset
+VALIDATION = Column("validation", "out", "accuracy")
 
 
-class Column(NamedTuple):
-    """A kind of number in the records: a metric of the splits with a role, and a part if one is named."""
+class Companions:
+    """The tasks of a sweep, found by what they share with a given one.
 
-    role: str
-    part: str | None
-    metric: str
+    Args:
+        tasks: All tasks.
+    """
 
-    def covers(self, split: dict[str, Any]) -> bool:
-        """Whether a split of a job's description belongs to the column."""
-        return split["role"] == self.role and self.part in (None, split["part"])
+    def __init__(self, tasks: Sequence[TaskRecords] = ()) -> None:
+        self._pairs: dict[tuple[str, frozenset[str]], TaskRecords] = {}
+        self._alike: dict[tuple[Any, ...], list[TaskRecords]] = defaultdict(list)
+        for task in tasks:
+            if len(task.tested) == 2:
+                self._pairs[_question(task), frozenset(task.tested)] = task
+            self._alike[_kind(task)].append(task)
+
+    def pairs(self, task: TaskRecords) -> dict[str, TaskRecords | None]:
+        """For each domain that a task trains on, the task that tests it beside this one's test domain."""
+        if len(task.tested) != 1 or task.abouts[0]["task"]["kind"] != "leave-out":
+            return {}
+        domains = dict.fromkeys(split["domain"] for split in task.splits if split["domain"] not in task.tested)
+        question = _question(task)
+        return {domain: self._pairs.get((question, frozenset({*task.tested, domain}))) for domain in domains}
+
+    def elsewhere(self, task: TaskRecords) -> list[TaskRecords]:
+        """The tasks of other datasets with as many test domains, trained by the same recipe."""
+        here = task.abouts[0]["dataset"]
+        return [other for other in self._alike[_kind(task)] if other.abouts[0]["dataset"] != here]
 
 
-@dataclass(frozen=True)
-class JobRecords:
-    """A finished job: its description (`job.json`), how it ended, and the rows of its records."""
+def _question(task: TaskRecords) -> str:
+    """What tasks share that differ in their test domains alone."""
+    about = task.abouts[0]
+    recipe = {name: value for name, value in about["recipe"].items() if name not in ("summary", "evaluate_every")}
+    split_by = {name: value for name, value in about["task"].items() if name != "test"}
+    return digest([about["dataset"], about["version"], recipe, about["overrides"], split_by])
 
-    description: dict[str, Any]
-    status: str
-    rows: list[dict[str, Any]]
+
+def _kind(task: TaskRecords) -> tuple[Any, ...]:
+    return task.abouts[0]["recipe"]["name"], task.abouts[0]["task"]["kind"], len(task.tested)
+
+
+class Evidence:
+    """The records of one task, one row a job and one position a checkpoint, of which a rule sees what it declared.
+
+    Args:
+        task: The task's finished jobs.
+        columns: The columns the rule may read.
+        companions: Where the columns `PAIR` and `ELSEWHERE` are read.
+    """
+
+    def __init__(self, task: TaskRecords, columns: frozenset[Column], companions: Companions | None = None) -> None:
+        self._task = task
+        self._columns = columns
+        self._companions = companions or Companions()
 
     @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.description["id"]
+    def last(self) -> np.ndarray:
+        """Jobs × checkpoints: the last record of each job that came to its end."""
+        return self._task.is_last
 
-    def has(self, column: Column) -> bool:
-        """Whether the job's task has splits of the column."""
-        return any(column.covers(split) for split in self.description["splits"])
+    @property
+    def algorithms(self) -> np.ndarray:
+        """Per job the name of its algorithm."""
+        return np.array([about["algorithm"] for about in self._task.abouts])
 
-    def read(self, row: dict[str, Any], column: Column) -> list[float]:
-        """The column's values in a row, one per split, in the order of the dataset's domains."""
-        return [
-            row["splits"][split["name"]][column.metric] for split in self.description["splits"] if column.covers(split)
-        ]
+    def mean(self, column: Column) -> np.ndarray:
+        """The mean of a column over its domains: jobs × checkpoints, not a number where one of them is missing."""
+        return _over_domains(np.mean, self._read(column))
 
+    def worst(self, column: Column) -> np.ndarray:
+        """The least of a column's domains."""
+        return _over_domains(np.min, self._read(column))
 
-class Choice(NamedTuple):
-    """What a rule picked: a job by its id, the step of one of its records, and the score it won with."""
+    def pooled(self, column: Column) -> np.ndarray:
+        """The mean over the images of all domains: each domain weighs what it has."""
+        counts = self._read(column._replace(metric="count"))
+        return np.sum(self._read(column) * counts, axis=-1) / np.sum(counts, axis=-1)
 
-    job_id: str
-    step: int
-    score: float
+    def lacking(self) -> list[Column]:
+        """The declared columns that these jobs, or those beside them, do not have at all."""
+        return [column for column in sorted(self._columns, key=str) if np.isnan(self._read(column)).all()]
 
-
-class Reading:
-    """One record, of which a rule sees the columns it declared."""
-
-    def __init__(self, values: dict[Column, list[float]]) -> None:
-        self._values = values
-
-    def mean(self, column: Column) -> float:
-        """The mean of a column over its splits.
+    def _read(self, column: Column) -> np.ndarray:
+        """A declared column: jobs × checkpoints × domains.
 
         Raises:
             ShiftbedError: The rule did not declare the column.
         """
-        if column not in self._values:
-            named = "/".join(str(word) for word in column)
-            raise ShiftbedError(f"A selection rule read {named}, which it does not declare.")
-        return sum(self._values[column]) / len(self._values[column])
+        if column not in self._columns:
+            raise ShiftbedError(f"A selection rule read {column}, which it does not declare.")
+        if column.role == PAIR:
+            return self._paired
+        if column.role == ELSEWHERE:
+            return self._elsewhere
+        return self._task.read(column)
+
+    @cached_property
+    def _paired(self) -> np.ndarray:
+        """Per training domain, its accuracy at the same draw and step in the job that tests it too."""
+        pairs = self._companions.pairs(self._task)
+        columns = [_aligned(self._task, pair, f"{domain}/in") for domain, pair in pairs.items()]
+        return np.stack(columns, axis=-1) if columns else np.full((*self._task.steps.shape, 0), np.nan)
+
+    @cached_property
+    def _elsewhere(self) -> np.ndarray:
+        """Per other dataset, the same draw's best training-domain validation, in the mean over its tasks."""
+        by_dataset: dict[str, list[np.ndarray]] = defaultdict(list)
+        for other in self._companions.elsewhere(self._task):
+            best = np.max(_valid(_over_domains(np.mean, other.read(VALIDATION))), axis=1, initial=-np.inf)
+            rows = [other.rows.get(key) for key in self._task.keys]
+            found = np.array([np.nan if row is None or np.isinf(best[row]) else best[row] for row in rows])
+            by_dataset[other.abouts[0]["dataset"]].append(found)
+        means = [np.mean(found, axis=0) for _, found in sorted(by_dataset.items())]
+        scores = np.stack(means, axis=-1) if means else np.full((len(self._task.abouts), 0), np.nan)
+        return np.repeat(scores[:, None], self._task.steps.shape[1], axis=1)
+
+    def jobs_beside(self, row: int) -> tuple[str, ...]:
+        """The ids of the other jobs whose records a declared column reads for a job, by its row."""
+        if not any(column.role == PAIR for column in self._columns):
+            return ()
+        key = self._task.keys[row]
+        pairs = self._companions.pairs(self._task).values()
+        return tuple(pair.abouts[pair.rows[key]]["id"] for pair in pairs if pair is not None and key in pair.rows)
 
 
-class Evidence:
-    """The records of one cell (all draws of an algorithm for one test), of which a rule sees what it declared.
+def _over_domains(reduce: Any, values: np.ndarray) -> np.ndarray:
+    """Reduces the last axis; where there is no domain at all the result is not a number."""
+    if values.shape[-1] == 0:
+        return np.full(values.shape[:-1], np.nan)
+    return reduce(np.ascontiguousarray(values), axis=-1)
 
-    Args:
-        jobs: The cell's finished jobs.
-        columns: The columns the rule may read.
-    """
 
-    def __init__(self, jobs: Sequence[JobRecords], columns: frozenset[Column]) -> None:
-        # Ordered by draw whatever the order of arrival: a tie between draws goes to the last, as in DomainBed.
-        able = [job for job in jobs if all(map(job.has, columns))]
-        ordered = sorted(able, key=lambda job: (job.description["draw"], job.id))
-        self._readings = {
-            job.id: {row["step"]: Reading({name: job.read(row, name) for name in columns}) for row in job.rows}
-            for job in ordered
-        }
-        self._last = {job.id: job.description["recipe"]["steps"] for job in ordered}
+def _valid(scores: np.ndarray) -> np.ndarray:
+    """Scores with those that are not a number below all others."""
+    return np.where(np.isnan(scores), -np.inf, scores)
 
-    def best(self, score: Callable[[Reading], float], last_only: bool = False) -> Choice | None:
-        """The record with the highest score: the earliest of a job's equals, the last of equal jobs.
 
-        Args:
-            score: Scores one record.
-            last_only: Look at the last step only; a job that did not get there does not compete.
-
-        Returns:
-            The choice, or None if no job competes.
-        """
-        winner: Choice | None = None
-        for job_id, readings in self._readings.items():
-            steps = [step for step in readings if not last_only or step == self._last[job_id]]
-            scored = [Choice(job_id, step, score(readings[step])) for step in steps]
-            if not scored:
-                continue
-            best = max(scored, key=lambda choice: choice.score)  # the first of equals
-            if winner is None or best.score >= winner.score:
-                winner = best
-        return winner
+def _aligned(task: TaskRecords, pair: TaskRecords | None, split: str) -> np.ndarray:
+    """The accuracy of a split of another task at the draw and step of each record of this one."""
+    found = np.full(task.steps.shape, np.nan)
+    rows = [None if pair is None else pair.rows.get(key) for key in task.keys]
+    here = [place for place, row in enumerate(rows) if row is not None]
+    there = [row for row in rows if row is not None]
+    if pair is None or not here:
+        return found
+    steps, others = task.steps[here], pair.steps[there]
+    accuracy = pair.split(split, "accuracy")[there]
+    if steps.shape == others.shape and np.array_equal(steps, others):
+        found[here] = accuracy
+        return found
+    same = (steps[:, :, None] == others[:, None, :]) & (steps != NO_STEP)[:, :, None]
+    first = same.argmax(axis=-1)
+    found[here] = np.where(same.any(axis=-1), np.take_along_axis(accuracy, first, axis=1), np.nan)
+    return found

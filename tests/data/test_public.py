@@ -140,8 +140,7 @@ def test_a_dataset_that_has_a_successor_says_so(root, tmp_path):
         prepare("TerraIncognita")
 
 
-def test_what_a_card_learns_later_holds_for_packs_made_before(root, tmp_path, monkeypatch):
-    monkeypatch.setenv("SHIFTBED_DATA", str(root))
+def test_what_a_card_learns_later_holds_for_packs_made_before(root, tmp_path):
     DATASETS.add("PACS", entry_as_made("PACS", made_dataset("PACS").domains()))
     prepare("PACS", unpacked("PACS", tmp_path / "raw"))
     later = DATASETS["PACS"].card.model_copy(update={"groupings": {"halves": (("photo",), ("sketch",))}})

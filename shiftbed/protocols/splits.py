@@ -1,0 +1,90 @@
+"""Splits and tasks, and the ways to divide a domain's examples."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from shiftbed.hashing import digest
+
+Role = Literal["train", "validation", "test", "unlabelled"]
+Part = Literal["in", "out", "all", "rest"]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The examples of one domain that play one role.
+
+    Attributes:
+        domain: The domain they come from.
+        part: `in`, the larger part that is trained on or reported; `out`, the part held out; `all` of the domain; or
+            the `rest`, where a domain is divided in three.
+        role: What the task uses them for.
+        indices: Their positions in the domain.
+    """
+
+    domain: str
+    part: Part
+    role: Role
+    indices: np.ndarray
+
+    @property
+    def name(self) -> str:
+        """The name that records and selections use."""
+        return f"{self.domain}/{self.part}"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The splits of one experiment."""
+
+    splits: tuple[Split, ...]
+
+    def of_role(self, role: Role) -> list[Split]:
+        """The splits that play a role, in the order of the dataset's domains."""
+        return [split for split in self.splits if split.role == role]
+
+    @property
+    def train_domains(self) -> tuple[str, ...]:
+        """The domains that are trained on."""
+        return tuple(split.domain for split in self.of_role("train"))
+
+    @property
+    def test_domains(self) -> tuple[str, ...]:
+        """The domains that are tested."""
+        return tuple(dict.fromkeys(split.domain for split in self.of_role("test")))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What a job's id says of the task: a hash of every split with its examples."""
+        return digest(
+            [
+                [s.domain, s.part, s.role, hashlib.sha256(s.indices.astype("<i8").tobytes()).hexdigest()]
+                for s in self.splits
+            ]
+        )
+
+
+def holdout(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """DomainBed's in/out split: shuffle, the first `int(fraction · count)` are out, the rest in."""
+    order = np.arange(count)
+    np.random.RandomState(seed).shuffle(order)
+    size = int(count * fraction)
+    return order[size:], order[:size]
+
+
+def grouped_holdout(groups: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same over groups: all examples of a group are on one side, and for one seed on the same side everywhere."""
+    names = np.unique(groups)
+    inside, _ = holdout(len(names), fraction, seed)
+    chosen = np.isin(groups, names[inside])
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+
+def capped(labels: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """At most so many examples of each class, chosen at random."""
+    order = np.random.RandomState(seed).permutation(len(labels))
+    kept = [order[labels[order] == label][:most] for label in np.unique(labels)]
+    return np.sort(np.concatenate(kept))

@@ -1,0 +1,182 @@
+"""Records as columns: all finished jobs of one task in a few arrays, so that a rule scores them at once."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shiftbed.hashing import canonical
+
+NO_STEP = -1
+
+
+class Column(NamedTuple):
+    """A kind of number in the records: a metric of the splits with a role, and a part if one is named.
+
+    Beside the roles of splits there are `PAIR` and `ELSEWHERE`, which are read from other jobs.
+    """
+
+    role: str
+    part: str | None
+    metric: str
+
+    def covers(self, split: dict[str, Any]) -> bool:
+        """Whether a split of a job's description belongs to the column."""
+        return split["role"] == self.role and self.part in (None, split["part"])
+
+    def __str__(self) -> str:
+        return "/".join(word for word in self if word)
+
+
+@dataclass(frozen=True)
+class JobRecords:
+    """A finished job: its description (`job.json`), how it ended, and the rows of its records."""
+
+    description: dict[str, Any]
+    status: str
+    rows: list[dict[str, Any]]
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.description["id"]
+
+
+class Variant(NamedTuple):
+    """An algorithm as one row of a table knows it: its revision, and what of its own was set by hand (as JSON)."""
+
+    algorithm: str
+    revision: int | str
+    by_hand: str
+
+    @classmethod
+    def of(cls, about: dict[str, Any]) -> "Variant":
+        """The variant that a description belongs to."""
+        by_hand = about.get("own_overrides")
+        return cls(about["algorithm"], about["revision"], canonical(by_hand).decode() if by_hand else "")
+
+
+class Cell(NamedTuple):
+    """What a rule chooses for: a variant of an algorithm and a trial. Its draws compete."""
+
+    variant: Variant
+    trial: int
+
+
+@dataclass(frozen=True)
+class TaskRecords:
+    """The finished jobs of one task: one row a job, one position a checkpoint.
+
+    Rows are ordered by cell, draw and id and positions by step, whatever the order of arrival: that decides ties.
+
+    Attributes:
+        abouts: The jobs' descriptions.
+        statuses: How they ended.
+        splits: The task's splits, as in the descriptions.
+        steps: Jobs × checkpoints; `NO_STEP` after the last record of a job that has fewer.
+        values: Per metric jobs × checkpoints × splits; not a number where nothing was recorded.
+    """
+
+    abouts: Sequence[dict[str, Any]]
+    statuses: Sequence[str]
+    splits: Sequence[dict[str, Any]]
+    steps: np.ndarray
+    values: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, jobs: Iterable[JobRecords], metrics: Iterable[str]) -> "TaskRecords":
+        """The columns of jobs that share a task.
+
+        Args:
+            jobs: The jobs, in any order.
+            metrics: The metrics to keep.
+        """
+        ordered = sorted(jobs, key=lambda job: _order(job.description))
+        splits = ordered[0].description["splits"]
+        names = [split["name"] for split in splits]
+        longest = max(len(job.rows) for job in ordered)
+        steps = np.full((len(ordered), longest), NO_STEP)
+        values = {metric: np.full((len(ordered), longest, len(names)), np.nan) for metric in metrics}
+        for place, job in enumerate(ordered):
+            rows = sorted(job.rows, key=lambda row: row["step"])
+            if not rows:
+                continue
+            steps[place, : len(rows)] = [row["step"] for row in rows]
+            for metric, array in values.items():
+                array[place, : len(rows)] = [[_read(row["splits"], name, metric) for name in names] for row in rows]
+        return cls([job.description for job in ordered], [job.status for job in ordered], splits, steps, values)
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The domains that the task tests."""
+        return tuple(self.abouts[0]["test_domains"])
+
+    @cached_property
+    def keys(self) -> list[tuple[Cell, int]]:
+        """Per row its cell and draw."""
+        return [(Cell(Variant.of(about), about["trial"]), about["draw"]) for about in self.abouts]
+
+    @cached_property
+    def rows(self) -> dict[tuple[Cell, int], int]:
+        """The row of each cell's draw."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+    @cached_property
+    def cells(self) -> dict[Cell, slice]:
+        """The rows of each cell."""
+        found = {}
+        start = 0
+        for cell, members in groupby(cell for cell, _ in self.keys):
+            stop = start + sum(1 for _ in members)
+            found[cell] = slice(start, stop)
+            start = stop
+        return found
+
+    @cached_property
+    def is_last(self) -> np.ndarray:
+        """Jobs × checkpoints: the last record of a job that came to its end; one that diverged has none."""
+        counts = (self.steps != NO_STEP).sum(axis=1)
+        ended = np.array([status == "done" for status in self.statuses])
+        return ended[:, None] & (np.arange(self.steps.shape[1]) == counts[:, None] - 1)
+
+    def has(self, column: Column) -> bool:
+        """Whether the task has splits of the column."""
+        return any(column.covers(split) for split in self.splits)
+
+    def read(self, column: Column) -> np.ndarray:
+        """A column: jobs × checkpoints × its splits, in the order of the dataset's domains."""
+        places = [place for place, split in enumerate(self.splits) if column.covers(split)]
+        return self.values[column.metric][:, :, places]
+
+    def split(self, name: str, metric: str) -> np.ndarray:
+        """A metric of the split of that name: jobs × checkpoints."""
+        return self.values[metric][:, :, [split["name"] for split in self.splits].index(name)]
+
+
+def _order(about: dict[str, Any]) -> tuple[Any, ...]:
+    variant = Variant.of(about)
+    return variant.algorithm, str(variant.revision), variant.by_hand, about["trial"], about["draw"], about["id"]
+
+
+def _read(splits: dict[str, dict[str, Any]], name: str, metric: str) -> float:
+    numbers = splits.get(name)
+    value = None if numbers is None else numbers.get(metric)
+    return np.nan if value is None else value
+
+
+def tasks_of(jobs: Iterable[JobRecords], metrics: Iterable[str]) -> list[TaskRecords]:
+    """Finished jobs as columns, task by task.
+
+    Args:
+        jobs: The jobs, in any order.
+        metrics: The metrics to keep.
+    """
+    found: dict[tuple[str, tuple[str, ...]], list[JobRecords]] = defaultdict(list)
+    for job in jobs:
+        found[job.description["setting"], tuple(job.description["test_domains"])].append(job)
+    wanted = list(metrics)
+    return [TaskRecords.of(found[key], wanted) for key in sorted(found)]

@@ -1,0 +1,100 @@
+"""Models that load: the same answers as the records say, from arrays, pictures and files."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import shiftbed
+from shiftbed.data import load as load_dataset
+from shiftbed.errors import AlgorithmError, StoreError
+from shiftbed.training.run import run_job
+from shiftbed.training.store import LocalStore
+from tests.conftest import tiny_job
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    job = tiny_job("CORAL")
+    run_job(job, LocalStore(folder), keep="final")
+    return folder, job
+
+
+def test_a_loaded_model_gives_the_recorded_accuracy(run):
+    folder, job = run
+    model = shiftbed.load(folder)
+    split = next(split for split in job.task.splits if split.name == "-90%/in")
+    domain = load_dataset("ColoredDigits")["-90%"]
+    probabilities = model.predict(domain.inputs[split.indices])
+    accuracy = (probabilities.argmax(1) == domain.labels[split.indices]).mean()
+    recorded = next(row for row in shiftbed_rows(folder, job) if row["step"] == 6)["splits"]["-90%/in"]["accuracy"]
+    assert accuracy == pytest.approx(recorded)
+    assert np.allclose(probabilities.sum(1), 1) and len(model.classes) == 2
+    assert (model.about["algorithm"], model.about["step"], model.about["job"]) == ("CORAL", 6, job.id)
+
+
+def shiftbed_rows(folder, job):
+    from shiftbed.training.run import JobFiles, parse_records
+
+    return parse_records(LocalStore(folder).get(JobFiles(job.id).records))
+
+
+def test_pictures_files_and_arrays_are_one(tmp_path):
+    job = tiny_job("ERM")
+    # EmojiStyles has colour images of 64 px, which the recipe reduces to 32.
+    from shiftbed.protocols import LeaveOut
+    from shiftbed.training.job import make_job
+    from shiftbed.training.recipes import recipe
+
+    job = make_job("EmojiStyles", "ERM", LeaveOut(("noto",)), recipe("quick", "EmojiStyles", steps=1))
+    run_job(job, LocalStore(tmp_path / "run"), keep="final")
+    model = shiftbed.load(tmp_path / "run" / "jobs" / job.id)
+    images = load_dataset("EmojiStyles")["noto"].inputs[:3]
+    Image.fromarray(np.array(images[0])).save(tmp_path / "one.png")
+    expected = model.predict(images)
+    assert np.array_equal(model.predict([Image.fromarray(np.array(image)) for image in images]), expected)
+    assert np.allclose(model.predict([tmp_path / "one.png"])[0], expected[0], atol=1e-6)
+    assert model.predict(images[:0]).shape == (0, 11)
+
+
+def test_what_cannot_be_loaded_is_said_in_one_sentence(run, tmp_path):
+    with pytest.raises(StoreError, match="no weights in"):
+        shiftbed.load(tmp_path)
+    from safetensors.numpy import save_file
+
+    save_file({"a": np.zeros(1)}, tmp_path / "weights.safetensors")
+    with pytest.raises(StoreError, match="not written by shiftbed"):
+        shiftbed.load(tmp_path)
+
+
+class FullMemory:
+    """A device that holds a few examples at once."""
+
+    def __init__(self, monkeypatch, holds):
+        from shiftbed.networks.convolutional import SmallConv
+
+        original = SmallConv.forward
+
+        def forward(network, x):
+            if network.training and len(x) > holds:
+                raise torch.OutOfMemoryError("out of memory")
+            return original(network, x)
+
+        monkeypatch.setattr(SmallConv, "forward", forward)
+
+
+def test_a_batch_that_does_not_fit_is_taken_in_parts(monkeypatch, tmp_path):
+    whole, parts = LocalStore(tmp_path / "whole"), LocalStore(tmp_path / "parts")
+    job = tiny_job("SD", batch_size=8)
+    run_job(job, whole)
+    FullMemory(monkeypatch, holds=4)
+    assert run_job(job, parts) == "done"
+    for one, two in zip(shiftbed_rows(tmp_path / "whole", job), shiftbed_rows(tmp_path / "parts", job), strict=True):
+        assert one["splits"]["-90%/in"]["loss"] == pytest.approx(two["splits"]["-90%/in"]["loss"], rel=1e-4)
+
+
+def test_a_method_that_needs_the_whole_batch_says_so(monkeypatch, tmp_path):
+    FullMemory(monkeypatch, holds=4)
+    with pytest.raises(AlgorithmError, match=r"CORAL with 8 examples a domain needs more memory than cpu has; set"):
+        run_job(tiny_job("CORAL", batch_size=8), LocalStore(tmp_path))
