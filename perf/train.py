@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from bare_loop import bare_steps_per_second
 
-from bare import bare_steps_per_second
 from shiftbed import networks
 from shiftbed.data.arrays import write_arrays
 from shiftbed.data.dataset import Card, Domain

@@ -108,7 +108,7 @@ def page(accuracies: dict[tuple[str, str], float], found: dict[str, Findings]) -
         "# Does every algorithm learn?",
         "",
         "Made by `python scripts/learning.py`. Accuracy (%) on the test domain of the best of five draws, chosen by",
-        "training-domain validation, recipe `quick` (200 steps, one trial): a check that nothing is broken, no ranking.",
+        "training-domain validation, recipe `quick` (200 steps, one trial): a check that nothing is broken.",
         "",
         f"| algorithm | {' | '.join(f'{dataset}, {test}' for dataset, test in TESTS.items())} |",
         f"| --- | {'---: | ' * len(TESTS)}",
