@@ -225,7 +225,7 @@ class MMLD(ERM):
     paper="Thomas et al., 2021",
 )
 class AdaClust(ERM):
-    """Clusters images by the lesser principal components of their features and tells the classifier the cluster's mean.
+    """Clusters images by the lesser components of their features and tells the classifier the cluster's mean.
 
     Before the epochs 0, 1, 2, 4, 8, … all training images are clustered; an image's embedding is the mean feature of
     its cluster and stands beside its own feature before the classifier.

@@ -39,6 +39,8 @@ class LinearProbe(Tuning):
     """Trains only what comes after the featurizer, which stays as it was initialised.
 
     The featurizer is in evaluation mode all the time: its batch norms keep their statistics, its dropout is off.
+
+    Departures from the paper: none.
     """
 
     def __init__(
@@ -89,7 +91,10 @@ class LPFT(LinearProbe):
 
 @register(space=Space(frozen_stages=choice(1, 2, 3, default=2)), paper="Yosinski et al., 2014", separable=True)
 class FrozenStages(Tuning):
-    """Trains everything but the first `frozen_stages` stages of the featurizer."""
+    """Trains everything but the first `frozen_stages` stages of the featurizer.
+
+    Departures from the paper: none.
+    """
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]

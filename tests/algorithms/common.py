@@ -67,9 +67,9 @@ def train(algorithm: Algorithm, steps: int, *, sizes=(6, 6, 6), first: int = 0, 
     return metrics
 
 
-def largest_difference(one: Algorithm, two: Algorithm, seed: int = 99) -> float:
+def largest_difference(one: Algorithm, two: Algorithm, seed: int = 99, shape=SHAPE) -> float:
     """How far the predictions of two algorithms are apart on unseen inputs."""
-    x = make_batches(seed, dtype=next(one.parameters()).dtype).x
+    x = make_batches(seed, dtype=next(one.parameters()).dtype, shape=shape).x
     with torch.no_grad():
         return float((one.eval().predict(x) - two.eval().predict(x)).abs().max())
 

@@ -5,6 +5,7 @@ The registry is the only list: an algorithm registered tomorrow is checked tomor
 
 import copy
 import io
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shiftbed.algorithms import ALGORITHMS, ERM, Batches, Wrapper
 from shiftbed.algorithms.base import NEEDS, call_hook
 from shiftbed.errors import AlgorithmError
-from tests.algorithms.common import SHAPE, Examples, build, largest_difference, make_batches, train
+from tests.algorithms import common
+from tests.algorithms.common import Examples
+
+SHAPE = (3, 8, 8)
+build = partial(common.build, shape=SHAPE)
+make_batches = partial(common.make_batches, shape=SHAPE)
+train = partial(common.train, shape=SHAPE)
+largest_difference = partial(common.largest_difference, shape=SHAPE)
 
 NAMES = list(ALGORITHMS)
 WRAPPED = ["SWAD(CORAL)", "EoA(IRM)", "SWAD(LinearProbe(ERM))", "FrozenStages(GroupDRO)", "LPFT(DANN)"]
