@@ -2,87 +2,249 @@
 
 import random
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from shiftbed.algorithms import ALGORITHMS
 from shiftbed.errors import ShiftbedError
-from shiftbed.selection import SELECTIONS, Column, Evidence, JobRecords
+from shiftbed.selection import SELECTIONS, Column, Evidence, TaskRecords
+from tests.made_records import made_job
 
-SPLITS = [
-    {"name": "a/out", "domain": "a", "part": "out", "role": "validation"},
-    {"name": "b/out", "domain": "b", "part": "out", "role": "validation"},
-    {"name": "c/in", "domain": "c", "part": "in", "role": "test"},
-    {"name": "c/out", "domain": "c", "part": "out", "role": "test"},
-]
+NAMES = ("a/out", "b/out", "c/in", "c/out")
 
 
-def job(draw, rows, steps=30):
+def job(draw, rows, **about):
     """Rows are (step, accuracy on a/out, b/out, c/in, c/out)."""
-    names = [split["name"] for split in SPLITS]
-    return JobRecords(
-        {"id": f"job{draw}", "draw": draw, "trial": 0, "splits": SPLITS, "recipe": {"steps": steps}},
-        "done",
-        [
-            {"step": s, "splits": {n: {"accuracy": v} for n, v in zip(names, values, strict=True)}}
-            for s, *values in rows
-        ],
-    )
+    return made_job(draw, [(step, dict(zip(NAMES, values, strict=True))) for step, *values in rows], **about)
 
 
 JOBS = [
     job(0, [(10, 0.5, 0.7, 0.1, 0.9), (20, 0.6, 0.8, 0.2, 0.8), (30, 0.6, 0.6, 0.3, 0.30)]),
-    job(1, [(10, 0.9, 0.3, 0.4, 0.1), (20, 0.2, 0.2, 0.5, 0.1), (30, 0.6, 0.6, 0.6, 0.40)]),
+    job(1, [(10, 0.9, 0.3, 0.4, 0.1), (20, 0.2, 0.2, 0.5, 0.1), (30, 0.6, 0.65, 0.6, 0.40)]),
     job(2, [(10, 0.1, 0.1, 0.7, 0.2), (20, 0.1, 0.1, 0.8, 0.2), (30, 0.1, 0.1, 0.9, 0.35)]),
 ]
 
 
-def choose(rule, jobs):
-    choice = SELECTIONS[rule].choose(jobs)
-    return choice and (choice.job_id, choice.step, pytest.approx(choice.score))
+def choose(rule, jobs, others=()):
+    choice = SELECTIONS[rule].choose(jobs, others)
+    return choice and (choice.draw, choice.step, pytest.approx(choice.score))
 
 
 def test_training_domain_validation_takes_the_best_mean_over_domains_at_any_step():
-    assert choose("training-domain-validation", JOBS) == ("job0", 20, 0.7)
+    assert choose("training-domain-validation", JOBS) == (0, 20, 0.7)
+
+
+def test_pooled_validation_weighs_domains_by_their_images():
+    counts = {"a/out": 30, "b/out": 10}
+    few = [job(0, [(10, 0.6, 0.9, 0, 0)], counts=counts), job(1, [(10, 0.7, 0.5, 0, 0)], counts=counts)]
+    assert choose("training-domain-validation", few) == (0, 10, 0.75)
+    assert choose("training-domain-validation-pooled", few) == (0, 10, 0.675)
+    even = [job(2, [(10, 0.72, 0.6, 0, 0)], counts=counts)]
+    assert choose("training-domain-validation-pooled", few + even) == (2, 10, 0.69)
 
 
 def test_the_oracle_takes_the_best_last_step_on_held_out_test_images():
-    assert choose("oracle", JOBS) == ("job1", 30, 0.4)
+    assert choose("oracle", JOBS) == (1, 30, 0.4)
 
 
-@pytest.mark.parametrize("rule", list(SELECTIONS))
-def test_the_order_of_jobs_does_not_matter(rule):
-    expected = choose(rule, JOBS)
-    for seed in range(5):
-        shuffled = random.Random(seed).sample(JOBS, len(JOBS))
-        assert choose(rule, shuffled) == expected
+def test_last_step_takes_the_draw_whose_last_step_validates_best():
+    assert choose("last-step", JOBS) == (1, 30, 0.625)
 
 
-@pytest.mark.parametrize("rule", list(SELECTIONS))
-def test_a_draw_that_is_worse_on_the_rule_s_own_columns_changes_nothing(rule):
-    worse = job(9, [(step, 0.0, 0.0, 1.0, 0.0) for step in (10, 20, 30)])
-    assert choose(rule, [*JOBS, worse]) == choose(rule, JOBS)
+def test_worst_domain_validation_takes_the_best_of_the_worst():
+    assert choose("worst-domain-validation", JOBS) == (1, 30, 0.6), "0.6 at draw 0 too, but the last of equals wins"
+    better = job(3, [(10, 0.61, 0.62, 0, 0)])
+    assert choose("worst-domain-validation", [*JOBS, better]) == (3, 10, 0.61)
+
+
+def test_worst_domain_validation_leaks_to_algorithms_that_learn_without_domain_labels():
+    rule = SELECTIONS["worst-domain-validation"]
+    for name in ALGORITHMS:
+        assert rule.leaks(name) == ("domain labels" not in ALGORITHMS[name].needs)
+    assert rule.leaks("ERM") and not rule.leaks("nobody knows it")
+    assert not any(SELECTIONS[name].leaks("ERM") for name in SELECTIONS if name != rule.name)
+
+
+def test_validation_loss_takes_the_least():
+    losses = [(0, 20, 0.4, 0.6), (1, 10, 0.3, 0.5), (2, 10, 0.2, 0.9)]
+    jobs = [made_job(d, [(s, {"a/out": a, "b/out": b})], metric="loss") for d, s, a, b in losses]
+    assert choose("validation-loss", jobs) == (1, 10, -0.4)
+
+
+def whole_domain(draw, rows):
+    splits = [
+        {"name": "a/all", "domain": "a", "part": "all", "role": "train"},
+        {"name": "b/all", "domain": "b", "part": "all", "role": "validation"},
+        {"name": "c/all", "domain": "c", "part": "all", "role": "test"},
+    ]
+    return made_job(draw, [(step, {"b/all": b, "c/all": c}) for step, b, c in rows], splits=splits)
+
+
+def test_ood_validation_reads_whole_domains_that_are_neither_trained_on_nor_tested():
+    jobs = [whole_domain(0, [(10, 0.5, 0.9), (20, 0.7, 0.1)]), whole_domain(1, [(10, 0.6, 1.0)])]
+    assert choose("ood-validation", jobs) == (0, 20, 0.7)
+    assert choose("training-domain-validation", jobs) is None, "a validation domain is no training domain"
+    assert choose("ood-validation", JOBS) is None
+
+
+def pair(draw, rows, beside, **about):
+    """A job that tests c and another domain; rows are (step, accuracy there, accuracy on c)."""
+    domains = tuple(sorted((beside, "c")))
+    return made_job(draw, [(s, {f"{beside}/in": v, "c/in": c}) for s, v, c in rows], tested=domains, **about)
+
+
+PAIRS = [
+    pair(0, [(10, 0.1, 1), (20, 0.9, 1), (30, 0.5, 1)], "a"),
+    pair(0, [(10, 0.2, 1), (20, 0.1, 1), (30, 0.6, 1)], "b"),
+    pair(1, [(10, 0.4, 1), (20, 0.5, 1), (30, 0.1, 1)], "a"),
+    pair(1, [(10, 0.5, 1), (20, 0.7, 1), (30, 0.1, 1)], "b"),
+    pair(2, [(10, 1.0, 1), (20, 1.0, 1), (30, 1.0, 1)], "a"),  # its other half is missing
+]
+
+
+def test_domain_cross_validation_scores_a_draw_and_step_where_another_domain_is_left_out_too():
+    choice = SELECTIONS["domain-cross-validation"].choose(JOBS, PAIRS)
+    assert (choice.draw, choice.step, choice.score) == (1, 20, pytest.approx(0.6))
+    assert choice.job_id == JOBS[1].id, "what is reported is the job that tests one domain"
+    assert choice.beside == (PAIRS[2].id, PAIRS[3].id)
+
+
+def test_domain_cross_validation_without_all_pairs_chooses_nothing():
+    assert choose("domain-cross-validation", JOBS) is None
+    assert choose("domain-cross-validation", JOBS, PAIRS[:1]) is None
+    assert choose("domain-cross-validation", JOBS, PAIRS[:2]) == (0, 30, 0.55)
+
+
+def test_pairs_of_other_trials_algorithms_recipes_and_datasets_are_not_mixed_in():
+    for other in (
+        {"trial": 1},
+        {"algorithm": "CORAL"},
+        {"dataset": "Other"},
+        {"recipe": {"name": "slow", "steps": 30}},
+    ):
+        strange = [pair(0, [(10, 0.5, 1)], name, **other) for name in "ab"]
+        assert choose("domain-cross-validation", JOBS, strange) is None
+
+
+def test_pairs_evaluated_at_other_steps_are_read_where_the_steps_are_equal():
+    pairs = [pair(0, [(15, 1.0, 1), (30, 0.5, 1)], "a"), pair(0, [(10, 0.9, 1), (15, 1.0, 1), (30, 0.4, 1)], "b")]
+    assert choose("domain-cross-validation", JOBS, pairs) == (0, 30, 0.45)
+
+
+def test_external_dataset_takes_the_draw_that_is_best_elsewhere_and_its_best_step_here():
+    there = [
+        job(0, [(10, 0.1, 0.1, 0, 0), (20, 0.5, 0.5, 0, 0)], dataset="Other"),
+        job(1, [(10, 0.9, 0.9, 0, 0), (20, 0.1, 0.1, 0, 0)], dataset="Other"),
+        job(9, [(10, 1.0, 1.0, 0, 0)], dataset="Other"),  # not run here
+    ]
+    assert choose("external-dataset", JOBS, there) == (1, 30, 0.9)
+    assert choose("external-dataset", JOBS) is None
+    assert choose("external-dataset", JOBS, JOBS) is None, "the dataset itself is no other"
+
+
+def test_own_follows_what_an_algorithm_registers(monkeypatch):
+    monkeypatch.setitem(ALGORITHMS._entries, "SWAD", ALGORITHMS["SWAD"]._replace(selection="last-step"))
+    rows = [(10, 0.9, 0.9, 0, 0), (30, 0.6, 0.6, 0, 0)]
+    assert choose("own", [job(0, rows, algorithm="SWAD")]) == (0, 30, 0.6)
+    assert choose("own", [job(0, rows, algorithm="ERM")]) == (0, 10, 0.9)
+    assert choose("own", [job(0, rows, algorithm="unknown here")]) == (0, 10, 0.9)
+
+
+def test_the_choice_names_draw_hyperparameters_step_and_job():
+    choice = SELECTIONS["oracle"].choose(JOBS)
+    assert (choice.job_id, choice.draw, choice.hparams, choice.step) == (JOBS[1].id, 1, {"lr": 0.2}, 30)
 
 
 def test_ties_go_to_the_earliest_step_of_the_last_draw():
     rows = [(10, 0.5, 0.5, 0.1, 0.5), (20, 0.5, 0.5, 0.2, 0.5), (30, 0.4, 0.4, 0.3, 0.5)]
-    assert choose("training-domain-validation", [job(1, rows), job(0, rows)]) == ("job1", 10, 0.5)
-    assert choose("oracle", [job(1, rows), job(0, rows)]) == ("job1", 30, 0.5)
+    assert choose("training-domain-validation", [job(1, rows), job(0, rows)]) == (1, 10, 0.5)
+    assert choose("oracle", [job(1, rows), job(0, rows)]) == (1, 30, 0.5)
 
 
-def test_a_job_that_did_not_reach_its_last_step_is_no_oracle_candidate():
-    cut = job(5, [(10, 1, 1, 1, 1)])
-    assert choose("oracle", [*JOBS, cut]) == ("job1", 30, 0.4)
-    assert choose("oracle", [cut]) is None
-    assert choose("training-domain-validation", [cut]) == ("job5", 10, 1)
+def test_what_is_not_a_number_loses():
+    bad = job(1, [(10, float("nan"), 1, 1, 1), (20, 0.1, 0.1, 0, 0)])
+    assert choose("training-domain-validation", [bad]) == (1, 20, 0.1)
+    assert choose("training-domain-validation", [JOBS[0], bad]) == (0, 20, 0.7)
+
+
+def test_a_job_that_diverged_has_no_last_step_but_its_good_records_compete():
+    cut = job(5, [(10, 1, 1, 1, 1)], status="diverged")
+    for rule in ("oracle", "last-step"):
+        assert choose(rule, [*JOBS, cut]) == choose(rule, JOBS)
+        assert choose(rule, [cut]) is None
+    assert choose("training-domain-validation", [cut]) == (5, 10, 1)
     assert choose("training-domain-validation", [job(6, [])]) is None
 
 
 def test_a_rule_cannot_read_what_it_does_not_declare():
-    evidence = Evidence(JOBS, SELECTIONS["training-domain-validation"].columns)
-    with pytest.raises(ShiftbedError, match="test/in/accuracy, which it does not declare"):
-        evidence.best(lambda record: record.mean(Column("test", "in", "accuracy")))
+    for name in SELECTIONS:
+        evidence = Evidence(TaskRecords.of(JOBS, ["accuracy"]), SELECTIONS[name].columns)
+        with pytest.raises(ShiftbedError, match="test/in/accuracy, which it does not declare"):
+            evidence.mean(Column("test", "in", "accuracy"))
 
 
 def test_only_the_oracle_reads_test_columns():
     for name in SELECTIONS:
         rule = SELECTIONS[name]
         assert rule.oracle == any(column.role == "test" for column in rule.columns)
+
+
+def test_only_domain_cross_validation_needs_pairs():
+    assert [name for name in SELECTIONS if SELECTIONS[name].needs_pairs] == ["domain-cross-validation"]
+    assert [name for name in SELECTIONS if SELECTIONS[name].needs_other_datasets] == ["external-dataset"]
+
+
+@st.composite
+def sweeps(draw_from):
+    """Jobs of a cell with their pairs and another dataset's, with few values, so that ties are frequent."""
+    values = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+
+    def rows(names):
+        return [(s, {n: {"accuracy": draw_from(values), "loss": draw_from(values)} for n in names}) for s in (10, 20)]
+
+    jobs, others = [], []
+    for number in range(draw_from(st.integers(1, 4))):
+        jobs.append(made_job(number, rows(NAMES)))
+        others += [made_job(number, rows([f"{v}/in", "c/in"]), tested=(v, "c")) for v in "ab"]
+        others.append(made_job(number, rows(NAMES), dataset="Other"))
+    return jobs, others, draw_from(st.randoms(use_true_random=False))
+
+
+# Every rule but those that need whole validation domains.
+RULES = [name for name in SELECTIONS if name != "ood-validation"]
+
+
+@given(sweeps())
+def test_the_order_of_jobs_and_records_does_not_matter(made):
+    jobs, others, shuffle = made
+    expected = {rule: SELECTIONS[rule].choose(jobs, others) for rule in RULES}
+    assert all(expected.values())
+    for job_ in (*jobs, *others):
+        shuffle.shuffle(job_.rows)
+    shuffled = [shuffle.sample(some, len(some)) for some in (jobs, others)]
+    assert {rule: SELECTIONS[rule].choose(*shuffled)._replace(row=0) for rule in RULES} == {
+        rule: choice._replace(row=0) for rule, choice in expected.items()
+    }
+
+
+@given(sweeps())
+def test_a_draw_that_is_worse_on_the_rule_s_own_columns_changes_nothing(made):
+    jobs, others, _ = made
+    bad = {"accuracy": -1.0, "loss": 9.0}
+    rows = [(step, dict.fromkeys(("a/out", "b/out", "c/out"), bad) | {"c/in": 1.0}) for step in (10, 20)]
+    pairs = [made_job(9, [(s, {f"{v}/in": bad, "c/in": 1.0}) for s in (10, 20)], tested=(v, "c")) for v in "ab"]
+    worse = [*others, *pairs, made_job(9, rows, dataset="Other")]
+    for rule in RULES:
+        before = SELECTIONS[rule].choose(jobs, others)
+        assert SELECTIONS[rule].choose([*jobs, made_job(9, rows)], worse) == before
+
+
+def test_records_of_unequal_length_are_padded_and_never_chosen():
+    jobs = [job(0, [(10, 0.5, 0.5, 0, 0)]), job(1, [(10, 0.1, 0.1, 0, 0), (20, 0.2, 0.2, 0, 0)])]
+    task = TaskRecords.of(jobs, ["accuracy"])
+    assert task.steps.tolist() == [[10, -1], [10, 20]]
+    assert task.is_last.tolist() == [[True, False], [False, True]]
+    assert np.isnan(task.values["accuracy"][0, 1]).all()
+    assert choose("training-domain-validation", random.sample(jobs, 2)) == (0, 10, 0.5)

@@ -2,12 +2,29 @@
 
 import csv
 import io
+import json
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
+from shiftbed.errors import UnknownNameError
 from shiftbed.selection import SELECTIONS, JobRecords
-from shiftbed.tables import AVERAGE, Estimate, as_csv, as_rows, as_text, make_tables
+from shiftbed.tables import (
+    AVERAGE,
+    Estimate,
+    as_csv,
+    as_rows,
+    as_text,
+    make_tables,
+    paired_permutation_test,
+    read_tables,
+    render,
+)
+from shiftbed.training.store import LocalStore
 
 DOMAINS = ("north", "south", "far-away-island")
 
@@ -152,7 +169,7 @@ def test_what_was_planned_and_has_not_finished_is_shown_as_missing():
     assert table.algorithms == ["ERM", "CORAL"]
     assert table.estimate("ERM", AVERAGE) is None, "no average over fewer domains than were asked for"
     assert table.estimate("CORAL", only("north")) is None
-    assert table.missing == 24 and "24 planned jobs have not finished" in as_text(table)
+    assert len(table.missing) == 24 and "24 planned jobs have not finished" in as_text(table)
 
 
 def test_a_table_with_no_number_at_all_can_be_printed():
@@ -227,3 +244,219 @@ def test_flexible_settings_report_overall_accuracy_alone():
     table = table_of([joint(0, {"north": (0.2, 10), "south": (0.6, 30)}, kind="flexible")])
     assert [table.heading(column) for column in table.columns] == ["overall"]
     assert table.estimate("ERM", table.columns[0]).mean == pytest.approx(50), "weighted by images"
+
+
+def test_the_population_s_standard_error_is_domainbed_s():
+    assert Estimate.of([1.0, 2.0, 6.0], "population").standard_error == pytest.approx(math.sqrt(14 / 3 / 3))
+    (table,) = make_tables(full_sweep(), [SELECTIONS["oracle"]], se="population")
+    by_hand = math.sqrt(2 / 3) / math.sqrt(3)  # 0, 1 and 2 points apart
+    assert table.estimate("ERM", only("south")).standard_error == pytest.approx(0)
+    (table,) = make_tables(full_sweep(), [SELECTIONS["training-domain-validation"]], se="population")
+    assert table.estimate("ERM", only("south")).standard_error == pytest.approx(by_hand)
+    assert "population" in as_text(table) and "population" not in as_text(table_of(full_sweep()))
+
+
+def three_rows():
+    shown = {"ERM": 0.5, "CORAL": 0.7, "IRM": 0.6, "VREx": 0.6}
+    return [record(name, domain, 0, 0, 0.9, value) for name, value in shown.items() for domain in DOMAINS]
+
+
+def test_the_best_is_bold_and_the_second_underlined_in_every_format():
+    table = table_of(three_rows())
+    rows = {
+        line.split()[0]: line.split()[1:] for line in as_text(table).splitlines() if line[:3] in ("ERM", "COR", "IRM")
+    }
+    assert rows == {"ERM": ["50.0"] * 4, "CORAL": ["*70.0*"] * 4, "IRM": ["_60.0_"] * 4}
+    assert "| CORAL | **70.0** |" in render([table], "markdown") and "| IRM | <u>60.0</u> |" in render(
+        [table], "markdown"
+    )
+    assert r"CORAL & \textbf{70.0} &" in render([table], "latex") and r"VREx & \underline{60.0}" in render(
+        [table], "latex"
+    )
+    assert "<th>CORAL</th><td><b>70.0</b></td>" in render([table], "html")
+
+
+def test_of_two_rows_the_other_is_no_second_and_one_row_is_not_the_best():
+    two = as_text(table_of([job for job in three_rows() if job.id.startswith(("ERM", "IRM"))]))
+    assert "*60.0*" in two and "_50.0_" not in two and "second" not in two
+    assert "*" not in as_text(table_of([job for job in three_rows() if job.id.startswith("ERM")]))
+
+
+def strange_names():
+    jobs = [record("ERM", "north", 0, 0, 0.9, 0.3), record("CORAL", "north", 0, 0, 0.9, 0.4)]
+    for job in jobs:
+        job.description["dataset"] = r"My_data <b> & 50% #1 ~^\{x}"
+    return table_of(jobs)
+
+
+def test_latex_is_escaped_and_balanced():
+    text = render([strange_names()], "latex")
+    assert r"My\_data \textless{}b\textgreater{} \& 50\% \#1 \textasciitilde{}\textasciicircum{}" in text
+    assert r"\textbackslash{}\{x\}" in text
+    body = text.replace(r"\{", "").replace(r"\}", "")
+    assert body.count("{") == body.count("}")
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.count(" & ") for line in rows} == {2}
+    for command in ("toprule", "midrule", "bottomrule", "begin{table}", "end{table}"):
+        assert text.count("\\" + command) == 1
+
+
+def test_html_and_markdown_are_escaped():
+    page = render([strange_names()], "html")
+    assert "My_data &lt;b&gt; &amp; 50%" in page and "<b> &" not in page
+    assert r"My\_data \<b\> & 50%" in render([strange_names()], "markdown")
+
+
+def test_json_and_csv_hold_the_same_cells():
+    table = table_of(full_sweep())
+    rows = json.loads(render([table], "json"))
+    assert rows == as_rows([table])
+    read = list(csv.DictReader(io.StringIO(render([table], "csv"))))
+    assert [float(row["accuracy"]) for row in read] == pytest.approx([row["accuracy"] for row in rows])
+    assert rows[0]["chosen"][0]["hparams"] == {"lr": 0.1}
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(UnknownNameError, match="Did you mean markdown"):
+        render([table_of(full_sweep())], "markdwn")
+
+
+def test_missing_jobs_are_named_with_the_command_that_runs_them():
+    jobs = [job for job in full_sweep() if job.id not in ("CORAL-south-1-0-1", "CORAL-south-1-1-1")]
+    plan = [{**job.description, "id": job.id} for job in full_sweep()]
+    (table,) = make_tables(jobs, [SELECTIONS["oracle"]], plan, folder="my sweep")
+    text = " ".join(as_text(table).replace("\\\n", "").split())
+    assert "2 planned jobs have not finished (CORAL on south: trial 1, draws 0 to 1); to run them:" in text
+    command = (
+        "shiftbed sweep Toy --algorithms=CORAL --test=south --draws=2 --trials=2 --recipe=quick --steps=10 "
+        "'--out=my sweep'"
+    )
+    assert command in text
+    assert table.estimate("CORAL", only("south")).n == 2 and "(2)" in as_text(table)
+    assert max(map(len, as_text(table).splitlines())) <= 80
+
+
+def test_every_empty_cell_says_why():
+    plan = [{**job.description, "id": job.id} for job in full_sweep()]
+    finished = [
+        job for job in full_sweep() if job.id.startswith("ERM") and job.description["test_domains"] != ["south"]
+    ]
+    finished[0].rows.clear()
+    finished[1].rows.clear()
+    finished = [job for job in finished if job.description["trial"] == 0]
+    (table,) = make_tables(finished, [SELECTIONS["oracle"]], plan)
+    why = {(row["algorithm"], row["test"]): row["why_empty"] for row in as_rows([table])}
+    assert why["ERM", "south"] == "not finished: ERM on south: trials 0 to 2, draws 0 to 1"
+    assert why["ERM", "far-away-island"] == ""
+    assert why["CORAL", "north"].startswith("not finished: CORAL on north")
+    (alone,) = make_tables(finished, [SELECTIONS["oracle"]])
+    assert alone.why_empty("ERM", only("north")) == "no finished job competes"
+
+
+def test_a_column_that_was_not_recorded_is_not_called_a_missing_job():
+    table = table_of(full_sweep(), "ood-validation")
+    assert table.is_empty and not table.missing
+    assert "reads validation/all/accuracy, which these jobs do not have" in " ".join(as_text(table).split())
+    assert table.why_empty("ERM", AVERAGE) == "not recorded: validation/all/accuracy"
+
+
+def pairs_of(jobs, value):
+    """For every job those that test one more domain."""
+    made = {}
+    for job in jobs:
+        about = job.description
+        for other in set(DOMAINS) - set(about["test_domains"]):
+            both = sorted((*about["test_domains"], other), key=DOMAINS.index)
+            pair = record(about["algorithm"], other, about["trial"], about["draw"], 0, 0)
+            pair.description.update(id=f"{about['algorithm']}-{both}-{about['trial']}-{about['draw']}")
+            pair.description.update(test_domains=both, setting="pairs")
+            for split in pair.description["splits"]:
+                split["role"] = "test" if split["domain"] in both else split["role"]
+                pair.rows[0]["splits"][split["name"]] = {"accuracy": value(job), "count": 10}
+            made[pair.id] = pair
+    return list(made.values())
+
+
+def test_domain_cross_validation_reads_pairs_which_have_no_table_of_their_own():
+    jobs = full_sweep()
+    pairs = pairs_of(jobs, lambda job: 0.1 + 0.5 * job.description["draw"])
+    (table,) = make_tables([*jobs, *pairs], [SELECTIONS["domain-cross-validation"]])
+    assert table.estimate("ERM", only("north")).mean == 100, "draw 1, which training-domain validation refuses"
+    beside = as_rows([table])[0]["chosen"][0]["beside"]
+    assert len(beside) == 2
+    assert not table.missing_pairs
+
+
+def test_missing_pairs_are_named_with_the_protocol_that_runs_them():
+    table = table_of(full_sweep(), "domain-cross-validation")
+    assert len(table.missing_pairs) == 2 * 3 * 3 * 2
+    text = " ".join(as_text(table).replace("\\\n", "").split())
+    assert "36 needed jobs have not finished (CORAL on north and far-away-island: trials 0 to 2, draws 0 to 1;" in text
+    assert "--protocol=leave-pair-out" in text
+    assert table.why_empty("ERM", AVERAGE).startswith("not run: ")
+
+
+def test_leaks_and_incomplete_algorithms_are_marked():
+    text = as_text(table_of(full_sweep(), "worst-domain-validation"))
+    assert "ERM ‡" in text and "CORAL ‡" not in text and "‡ Leaks: the selection uses domain labels" in text
+    assert "Incomplete, since registered without a selection of its own: ERM, CORAL." in text
+    jobs = [record("EoA", "north", 0, 0, 0.9, 0.3)]
+    assert "Incomplete" not in as_text(table_of(jobs))
+
+
+def test_a_comparison_with_erm_has_its_p_value_and_n():
+    assert "CORAL +39.0 (p = 0.0039, n = 9)" in " ".join(as_text(table_of(full_sweep())).split())
+    assert "Against ERM" not in as_text(table_of([job for job in full_sweep() if job.id.startswith("CORAL")]))
+
+
+def test_the_permutation_test_by_hand():
+    found = paired_permutation_test([2.0, 3.0, 1.0], [1.0, 1.0, 1.5])
+    # The differences 1, 2, -0.5 sum to 2.5; of the 8 signs, 2.5, 3.5 and their mirror images are at least as large.
+    assert (found.difference, found.p, found.n) == (pytest.approx(2.5 / 3), 0.5, 3)
+    assert paired_permutation_test([1.0], [0.0]).p == 1, "one pair proves nothing"
+    assert paired_permutation_test([], []) is None
+    assert paired_permutation_test([1.0] * 4, [1.0] * 4).p == 1
+
+
+def test_the_permutation_test_of_many_pairs_draws_signs():
+    random = np.random.default_rng(1)
+    ours = random.normal(0, 1, 60)
+    found = paired_permutation_test(ours, np.zeros(60))
+    exact = stats.ttest_1samp(ours, 0).pvalue
+    assert found.p == pytest.approx(exact, abs=0.02)
+    assert paired_permutation_test(ours + 5, np.zeros(60)).p == 1 / 10_000, "never 0: what was seen is possible"
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=1, max_size=8), st.randoms())
+def test_the_permutation_test_does_not_depend_on_order_or_direction(pairs, shuffle):
+    ours, theirs = zip(*pairs, strict=True)
+    found = paired_permutation_test(ours, theirs)
+    mirrored = paired_permutation_test(theirs, ours)
+    assert (mirrored.p, mirrored.difference) == (found.p, -found.difference)
+    shuffle.shuffle(pairs)
+    again = paired_permutation_test(*zip(*pairs, strict=True))
+    assert again.p == pytest.approx(found.p) and 0 < found.p <= 1
+
+
+def test_asking_for_nothing_shows_the_usual_selections_that_the_jobs_allow(tmp_path):
+    store = LocalStore(tmp_path)
+    for job in three_rows():
+        store.put_atomic(f"jobs/{job.id}/job.json", json.dumps(job.description).encode())
+        done = {"status": "done", "step": 10, "records": job.rows}
+        store.put_atomic(f"jobs/{job.id}/done.json", json.dumps(done).encode())
+    assert [table.selection.name for table in read_tables(tmp_path)] == ["training-domain-validation", "oracle"]
+    assert {table.selection.name for table in read_tables(tmp_path, ["all"])} == set(SELECTIONS)
+    assert [table.selection.name for table in read_tables(tmp_path, ["ood-validation"])] == ["ood-validation"]
+
+
+@given(st.permutations(range(36)), st.permutations(range(3)))
+@settings(max_examples=25)
+def test_neither_the_order_of_jobs_nor_the_numbering_of_trials_matters(places, trials):
+    expected = table_of(full_sweep())
+    jobs = full_sweep()
+    for job in jobs:
+        job.description["trial"] = trials[job.description["trial"]]
+    table = table_of([jobs[place] for place in places])
+    for cell, estimate in expected.estimates.items():
+        assert table.estimates[cell].mean == pytest.approx(estimate.mean)
+        assert table.estimates[cell].standard_error == pytest.approx(estimate.standard_error)

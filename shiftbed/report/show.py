@@ -1,15 +1,16 @@
 """What commands show in the terminal, as tables."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import Card
 from shiftbed.data.roots import prepared_names
-from shiftbed.selection import JobRecords
-from shiftbed.sweeps.records import Status
+
+if TYPE_CHECKING:
+    from shiftbed.selection import JobRecords
+    from shiftbed.sweeps.records import Status
 
 STATES = ("done", "diverged", "running", "failed", "left")
 
@@ -38,6 +39,8 @@ def dataset_table(cards: Iterable[Card]) -> Table:
 
 def algorithm_table() -> Table:
     """One row an algorithm: its idea, its paper, what it needs, its own hyperparameters."""
+    from shiftbed.algorithms import ALGORITHMS  # imports torch, which other tables do without
+
     table = Table("algorithm", "idea", "its hyperparameters")
     for name in ALGORITHMS:
         entry = ALGORITHMS[name]
@@ -47,7 +50,7 @@ def algorithm_table() -> Table:
     return table
 
 
-def job_table(job: JobRecords) -> Table:
+def job_table(job: "JobRecords") -> Table:
     """The accuracy of a job's last record on every split."""
     last: dict[str, Any] = job.rows[-1] if job.rows else {"step": 0, "splits": {}}
     title = f"{job.description['algorithm']} at step {last['step']}"
@@ -60,7 +63,7 @@ def job_table(job: JobRecords) -> Table:
     return table
 
 
-def status_table(status: Status) -> Table:
+def status_table(status: "Status") -> Table:
     """Where the jobs stand, by dataset and algorithm."""
     table = Table("dataset", "algorithm", *STATES)
     kinds = sorted({(row["dataset"], row["algorithm"]) for row in status.plan.values()})

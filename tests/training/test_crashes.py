@@ -4,12 +4,16 @@ import hashlib
 import json
 import os
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
+from shiftbed.algorithms import ERM, register
 from shiftbed.training import run, store
 from shiftbed.training.run import JobFiles, decode_checkpoint, run_job
 from shiftbed.training.store import LocalStore
-from tests.conftest import tiny_job
+from tests.conftest import augmented_job, tiny_job
 
 OPERATIONS = ("write", "fsync", "replace", "link")
 
@@ -83,14 +87,35 @@ def crash_and_resume(folder, job, fatal, moment, monkeypatch) -> tuple[dict[str,
     return fingerprint(folder, job), len(made), due
 
 
-@pytest.mark.parametrize("algorithm", ["IRM", "Mixup"])
-def test_a_crash_at_any_operation_loses_nothing(algorithm, tmp_path, monkeypatch):
-    job = tiny_job(algorithm, steps=4)
-    expected, operations = undisturbed(tmp_path / "undisturbed", job, monkeypatch)
+class PastedNoise(ERM):
+    """As such classes are published: it draws with NumPy's global generator and counts in a buffer."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        self.register_buffer("update_count", torch.tensor([0]))
+
+    def update(self, minibatches, unlabeled=None):
+        all_x = torch.cat([x for x, y in minibatches])
+        all_y = torch.cat([y for x, y in minibatches])
+        noise = torch.from_numpy(np.random.normal(0, 0.1, all_x.shape)).float()
+        loss = F.cross_entropy(self.predict(all_x + noise), all_y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.update_count += 1
+        return {"loss": loss.item()}
+
+
+@pytest.mark.parametrize("algorithm", ["IRM", "SWAD", "MMLD", "Mixup", "PastedNoise"])
+def test_a_crash_at_any_operation_loses_nothing(algorithm, memory_folder, monkeypatch, tiny_colours):
+    if algorithm == "PastedNoise":
+        register()(PastedNoise)
+    job = augmented_job(algorithm)
+    expected, operations = undisturbed(memory_folder / "undisturbed", job, monkeypatch)
     assert {name: operations.count(name) for name in OPERATIONS} == CRASH_POINTS
     for fatal, name in enumerate(operations):
         for moment in ("before", "after"):
-            folder = tmp_path / f"{fatal}-{moment}"
+            folder = memory_folder / f"{fatal}-{moment}"
             found, made, due = crash_and_resume(folder, job, fatal, moment, monkeypatch)
             where = f"{moment} operation {fatal} ({name})"
             assert found == expected, where

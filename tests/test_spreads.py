@@ -1,0 +1,143 @@
+"""Spreads over domains, groups, checkpoints and trials against NICO++'s tables and numbers computed by hand."""
+
+import math
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shiftbed import published
+from shiftbed.errors import ShiftbedError
+from shiftbed.selection import SELECTIONS
+from shiftbed.tables import (
+    domain_summary,
+    group_grid,
+    improvements,
+    make_tables,
+    render,
+    spread_grid,
+    thirds,
+    variance_grid,
+)
+from tests.made_records import made_job
+
+
+def test_nico_s_printed_deviations_divide_by_the_number_of_domains():
+    domains, printed = defaultdict(dict), {}
+    for cell in published.table("nico-plus-plus/table-2"):
+        row = (cell.algorithm, cell.setting)
+        if cell.domain and cell.measure == "accuracy":
+            domains[row][cell.domain] = cell.mean
+        if cell.measure == "standard deviation over domains":
+            printed[row] = cell.mean
+    assert len(printed) == 34
+    for row, accuracies in domains.items():
+        counts = dict.fromkeys(accuracies, 1)
+        assert domain_summary(accuracies, counts, ddof=0)["deviation"] == pytest.approx(printed[row], abs=0.0101)
+        assert domain_summary(accuracies, counts)["deviation"] > printed[row] + 0.02, "the formula divides by K - 1"
+
+
+def test_average_overall_and_deviation_by_hand():
+    found = domain_summary({"a": 60.0, "b": 80.0}, {"a": 30, "b": 10})
+    assert found == {"average": 70, "overall": 65, "deviation": pytest.approx(math.sqrt(200)), "worst": 60}
+    with pytest.raises(ShiftbedError, match="One test domain has no deviation"):
+        domain_summary({"a": 60.0}, {"a": 30})
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=6), st.integers(1, 50))
+def test_with_equal_counts_average_and_overall_are_the_same(values, count):
+    accuracies = {str(i): value for i, value in enumerate(values)}
+    found = domain_summary(accuracies, dict.fromkeys(accuracies, count))
+    assert found["overall"] == pytest.approx(found["average"])
+    assert min(values) - 1e-9 <= found["overall"] <= max(values) + 1e-9
+    if len(set(values)) == 1:
+        assert found["deviation"] == pytest.approx(0, abs=1e-9)
+
+
+def many_domains(algorithm, trial, accuracies, counts=None, rows=()):
+    """A job that trains on s and tests all others together."""
+    tested = tuple(accuracies)
+    names = {f"{name}/in": value for name, value in accuracies.items()}
+    held_out = {f"{name}/out": value for name, value in accuracies.items()}
+    return made_job(
+        0,
+        [*rows, (30, {"s/out": 0.9, **names, **held_out})],
+        tested=tested,
+        domains=("s", *tested),
+        algorithm=algorithm,
+        trial=trial,
+        counts={f"{name}/in": count for name, count in (counts or {}).items()},
+    )
+
+
+def table_of(jobs, rule="training-domain-validation"):
+    (table,) = make_tables(jobs, [SELECTIONS[rule]])
+    return table
+
+
+def test_a_table_of_one_model_on_several_domains():
+    counts = {"p": 30, "q": 10}
+    jobs = [many_domains("ERM", 0, {"p": 0.6, "q": 0.8}, counts), many_domains("ERM", 1, {"p": 0.7, "q": 0.7}, counts)]
+    (grid,) = spread_grid(table_of(jobs))
+    (row,) = grid.data
+    assert (row["p"], row["q"], row["n"]) == (pytest.approx(65), pytest.approx(75), 2)
+    assert row["overall"] == pytest.approx((65 + 70) / 2) and row["average"] == pytest.approx(70)
+    assert row["deviation"] == pytest.approx(math.sqrt(200) / 2), "of each model, then over trials"
+    assert "divisor K − 1, as in NICO++'s formula; its tables divide by K" in " ".join(render([grid]).split())
+    (as_printed,) = spread_grid(table_of(jobs), ddof=0)
+    assert as_printed.data[0]["deviation"] == pytest.approx(10 / 2)
+
+
+def test_models_tested_on_one_domain_have_no_deviation():
+    with pytest.raises(ShiftbedError, match="tested on one domain each"):
+        spread_grid(table_of([made_job(0, [(30, {"a/out": 1, "b/out": 1, "c/in": 1})])]))
+
+
+def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
+    counts = {"p": 1000, "q": 1, "r": 5}
+    jobs = [
+        many_domains("ERM", trial, {"p": 0.2 + shift, "q": 0.4 + shift, "r": 0.9}, counts)
+        for trial, shift in enumerate((0.0, 0.1))
+    ]
+    grid = group_grid(table_of(jobs), {"first": ["p", "q"], "other": ["r"], "absent": ["z"]})
+    rows = {row["group"]: row for row in grid.data}
+    assert rows["first"]["accuracy"] == pytest.approx(35) and rows["first"]["deviation"] == pytest.approx(math.sqrt(50))
+    assert rows["All"]["accuracy"] == pytest.approx((20 + 40 + 90 + 30 + 50 + 90) / 6)
+    assert rows["absent"]["accuracy"] is None and rows["first"]["n"] == 2
+    with pytest.raises(ShiftbedError):
+        group_grid(table_of(jobs))
+
+
+def test_near_and_far_are_thirds_of_the_distance():
+    distances = {"a": 3.0, "b": 1.0, "c": 2.0, "d": 9.0, "e": 8.0, "f": 7.0}
+    assert thirds(distances) == {"near": ["b", "c"], "middle": ["a", "f"], "far": ["e", "d"]}
+
+
+def test_improvements_over_erm_against_erm_s_accuracy():
+    jobs = [many_domains(name, 0, {"p": p, "q": 0.5}) for name, p in (("ERM", 0.4), ("CORAL", 0.6))]
+    first, second = improvements(table_of(jobs))
+    assert first == {
+        "algorithm": "CORAL",
+        "test": "p",
+        "baseline": pytest.approx(40),
+        "improvement": pytest.approx(20),
+        "n": 1,
+    }
+    assert second["improvement"] == 0
+
+
+def test_the_variance_study_by_hand():
+    def record(step, validation, tested):
+        return step, {"a/out": validation, "b/out": validation, "c/in": tested, "c/out": tested}
+
+    jobs = [
+        made_job(0, [record(10, 0.1, 0.1), record(20, 0.9, 0.4), record(30, 0.8, 0.6)], trial=0),
+        made_job(0, [record(10, 0.1, 0.1), record(20, 0.9, 0.5), record(30, 0.8, 0.5)], trial=1),
+    ]
+    grid = variance_grid(table_of(jobs), table_of(jobs, "oracle"), last=2)
+    (row,) = grid.data
+    assert row["epoch"] == pytest.approx((math.sqrt(200) + 0) / 2), "over the last two records, mean over trials"
+    assert row["seed"] == pytest.approx(math.sqrt(50))
+    assert row["gap"] == pytest.approx(((60 - 40) + (50 - 50)) / 2)
+    assert "†" in " ".join(grid.notes)
