@@ -89,7 +89,8 @@ def test_ranking_scores_of_ood_bench_are_reproduced(table):
     grid = ranking_grid(Leaderboard.published(table))
     (kind,) = {"diversity", "correlation"} & set(grid.data[0]) or {"unknown"}
     scores = {
-        row["algorithm"]: sum(v for k, v in row.items() if k not in ("leaderboard", "algorithm")) for row in grid.data
+        row["algorithm"]: sum(v for k, v in row.items() if k not in ("leaderboard", "oracle", "algorithm"))
+        for row in grid.data
     }
     printed = {cell.algorithm: cell.mean for cell in published.cells(table, measure="ranking score")}
     assert len(printed) == 16 and scores == printed
@@ -130,6 +131,8 @@ def test_averages_over_datasets_leave_out_who_lacks_one():
     board = board_of(VALUES)
     assert list(board.estimates) == ["CelebA", "PACS", "Toy"]
     assert board.averages == {"ERM": pytest.approx((51 + 71 + 11) / 3), "CORAL": pytest.approx((60 + 51 + 21) / 3)}
+    assert board.average_error("ERM") == pytest.approx(np.sqrt(3 * 1**2) / 3), "each dataset's is 1 point"
+    assert board.average_error("IRM") is None
     text = render([board.grid()])
     assert [line.split()[0] for line in text.splitlines() if line[:3] in ("ERM", "COR", "IRM")] == [
         "ERM",
@@ -140,8 +143,12 @@ def test_averages_over_datasets_leave_out_who_lacks_one():
 
 
 def test_oracle_numbers_are_marked_in_leaderboards_too():
-    text = render([board_of(VALUES, "oracle").grid()])
-    assert text.count("†") >= 8 and "† Oracle" in text
+    board = board_of(VALUES, "oracle")
+    for grid, numbers in ((board.grid(), 8 + 2), (ranking_grid(board), 8)):
+        shown = [entry.text for _, entries in grid.rows for entry in entries]
+        assert sum("†" in text for text in shown) == numbers
+        assert "† Oracle" in render([grid]) and all(row["oracle"] for row in grid.data)
+    assert "†" not in render([board_of(VALUES).grid(), ranking_grid(board_of(VALUES))])
 
 
 def test_kinds_of_shift_stand_side_by_side():

@@ -251,7 +251,7 @@ class Algorithm(nn.Module):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        if "two domains" in self.needs and num_domains < 2:
+        if "two domains" in self.needs and num_domains + hparams.get("unlabeled_domains", 0) < 2:
             raise AlgorithmError(f"{name} needs two or more training domains; this task has {num_domains}.")
         if "images" in self.needs and len(input_shape) != 3:
             raise AlgorithmError(f"{name} needs images; these inputs have the shape {tuple(input_shape)}.")

@@ -32,6 +32,7 @@ Steps = Annotated[int | None, typer.Option(min=1, help="Updates, instead of the 
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="A hyperparameter by hand, name=value (repeatable).")
 ]
+Adapt = Annotated[float, typer.Option(help="Give this share of every test domain to the algorithm, unlabelled.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one.")]
 Precision = Annotated[str | None, typer.Option(help="float32, tf32 or bf16; by default bf16 on a GPU.")]
 PRECISIONS = ("float32", "tf32", "bf16")

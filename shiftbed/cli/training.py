@@ -10,6 +10,7 @@ import typer
 from shiftbed.cli.shared import (
     PRECISIONS,
     STOPPED,
+    Adapt,
     AsJson,
     Code,
     Device,
@@ -63,8 +64,11 @@ def train(
     draw: Annotated[int, typer.Option(min=0, help="The draw of hyperparameters; 0 is the default values.")] = 0,
     trial: Annotated[int, typer.Option(min=0, help="The repetition.")] = 0,
     overrides: Overrides = None,
+    adapt: Adapt = 0.0,
     device: Device = None,
     precision: Precision = None,
+    keep: Annotated[str, typer.Option(help="Which weights to keep: none, final, best or all.")] = "final",
+    track: Annotated[str | None, typer.Option(help="Watch the run with a tracker: tensorboard.")] = None,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="On a GPU: equal to the bit, slower.")] = False,
     code: Code = None,
     as_json: AsJson = False,
@@ -88,9 +92,12 @@ def train(
             draw=draw,
             trial=trial,
             overrides=parse_overrides(overrides),
+            adapt=adapt,
             device=device,
             precision=one_of(precision, PRECISIONS, "precision"),
             deterministic=deterministic,
+            keep=one_of(keep, ("none", "final", "best", "all"), "choice of weights"),
+            track=track,
             code=code or [],
             on_plan=bar.begin,
             on_step=bar.step,
@@ -127,6 +134,7 @@ def sweep(
     recipe: Recipe = "quick",
     steps: Steps = None,
     overrides: Overrides = None,
+    adapt: Adapt = 0.0,
     device: Device = None,
     precision: Precision = None,
     code: Code = None,
@@ -153,6 +161,7 @@ def sweep(
         recipe=recipe,
         fields={"steps": steps},
         overrides=parse_overrides(overrides),
+        adapt=adapt,
     )
     if dry_run:
         count, done = run_dry(request, out, code or [], one_of(precision, PRECISIONS, "precision"))

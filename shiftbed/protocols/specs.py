@@ -40,11 +40,13 @@ class LeaveOut(TaskSpec):
         test: The domains that are tested.
         grouped: Keep the examples of a group (an emoji, a patient) on one side, in all domains alike: only groups that
             no domain trains on are validated and tested.
+        adapt: The share of every tested domain that is given to the algorithm without labels, and tested nowhere.
     """
 
     kind = "leave-out"
     test: tuple[str, ...]
     grouped: bool = False
+    adapt: float = 0.0
 
     def task(self, dataset: str, trial: int, fraction: float) -> Task:
         """Every domain is split; the tested ones report `in` and offer `out` to the oracle."""
@@ -61,13 +63,21 @@ class LeaveOut(TaskSpec):
                     inside, outside = outside[1::2], outside[::2]
             else:
                 inside, outside = _in_out(known, domain, fraction, seed_hash(trial, position))
+            if tested and self.adapt:
+                given = int(self.adapt * (len(inside) + len(outside)))
+                if not 0 < given < len(inside):
+                    raise DataError(
+                        f"Domain '{domain}' of {known.name} cannot give {self.adapt:g} of itself unlabelled."
+                    )
+                splits.append(Split(domain, "rest", "unlabelled", inside[:given]))
+                inside = inside[given:]
             splits.append(Split(domain, "in", "test" if tested else "train", inside))
             splits.append(Split(domain, "out", "test" if tested else "validation", outside))
         return Task(tuple(splits))
 
     def family(self) -> list[Any]:
         """As many domains tested together, split in the same way."""
-        return [self.kind, len(self.test), self.grouped]
+        return [self.kind, len(self.test), self.grouped, *([self.adapt] if self.adapt else [])]
 
 
 @dataclass(frozen=True)
@@ -236,7 +246,8 @@ SPECS: dict[str, type[TaskSpec]] = {cls.kind: cls for cls in (LeaveOut, Fixed, F
 def spec_of(description: dict[str, Any]) -> TaskSpec:
     """The spec that `describe` wrote."""
     cls = SPECS[description["kind"]]
-    given = {field.name: description[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    given = {name: value for name, value in description.items() if name in known}
     return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 

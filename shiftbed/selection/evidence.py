@@ -9,11 +9,15 @@ import numpy as np
 
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import digest
-from shiftbed.selection.records import NO_STEP, Column, TaskRecords
+from shiftbed.protocols import LeaveOut
+from shiftbed.selection.records import NO_STEP, Cell, Column, TaskRecords, over_domains
 
 PAIR = "pair"  # a domain that is tested together with this one, by a job that is otherwise the same
 ELSEWHERE = "elsewhere"  # a task of another dataset
 VALIDATION = Column("validation", "out", "accuracy")
+
+
+Key = tuple[Cell, int]  # a cell and a draw
 
 
 class Companions:
@@ -25,24 +29,56 @@ class Companions:
 
     def __init__(self, tasks: Sequence[TaskRecords] = ()) -> None:
         self._pairs: dict[tuple[str, frozenset[str]], TaskRecords] = {}
+        self._elsewhere: dict[tuple[Any, ...], dict[str, dict[Key, float]]] = {}
+        self._singles: set[tuple[str, str]] = set()
         self._alike: dict[tuple[Any, ...], list[TaskRecords]] = defaultdict(list)
         for task in tasks:
+            self._alike[_kind(task)].append(task)
+            if not _leaves_out(task):
+                continue
+            if len(task.tested) == 1:
+                self._singles.add((_question(task), task.tested[0]))
             if len(task.tested) == 2:
                 self._pairs[_question(task), frozenset(task.tested)] = task
-            self._alike[_kind(task)].append(task)
+
+    def is_pair_of_singles(self, task: TaskRecords) -> bool:
+        """Whether a task tests two domains one of which another task tests alone."""
+        if len(task.tested) != 2 or not _leaves_out(task):
+            return False
+        return any((_question(task), domain) in self._singles for domain in task.tested)
 
     def pairs(self, task: TaskRecords) -> dict[str, TaskRecords | None]:
         """For each domain that a task trains on, the task that tests it beside this one's test domain."""
-        if len(task.tested) != 1 or task.abouts[0]["task"]["kind"] != "leave-out":
+        if len(task.tested) != 1 or not _leaves_out(task):
             return {}
         domains = dict.fromkeys(split["domain"] for split in task.splits if split["domain"] not in task.tested)
         question = _question(task)
         return {domain: self._pairs.get((question, frozenset({*task.tested, domain}))) for domain in domains}
 
-    def elsewhere(self, task: TaskRecords) -> list[TaskRecords]:
-        """The tasks of other datasets with as many test domains, trained by the same recipe."""
-        here = task.abouts[0]["dataset"]
-        return [other for other in self._alike[_kind(task)] if other.abouts[0]["dataset"] != here]
+    def elsewhere(self, task: TaskRecords) -> dict[str, dict[Key, float]]:
+        """Per other dataset with as many domains tested by the same recipe, how well each draw validates there."""
+        kind, here = _kind(task), task.abouts[0]["dataset"]
+        if kind not in self._elsewhere:
+            self._elsewhere[kind] = _validation_by_dataset(self._alike[kind])
+        return {dataset: scores for dataset, scores in self._elsewhere[kind].items() if dataset != here}
+
+
+def _validation_by_dataset(tasks: Sequence[TaskRecords]) -> dict[str, dict[Key, float]]:
+    """Per dataset and draw, the best training-domain validation, in the mean over the tasks; all must have the draw."""
+    tables: dict[str, list[dict[Key, float]]] = defaultdict(list)
+    for task in tasks:
+        best = np.max(_valid(task.mean(VALIDATION)), axis=1, initial=-np.inf)
+        tables[task.abouts[0]["dataset"]].append(dict(zip(task.keys, best.tolist(), strict=True)))
+    means = {}
+    for dataset, found in sorted(tables.items()):
+        every = set.intersection(*map(set, found))
+        scores = {key: sum(table[key] for table in found) / len(found) for key in every}
+        means[dataset] = {key: score for key, score in scores.items() if score > -np.inf}
+    return means
+
+
+def _leaves_out(task: TaskRecords) -> bool:
+    return task.abouts[0]["task"]["kind"] == LeaveOut.kind
 
 
 def _question(task: TaskRecords) -> str:
@@ -83,11 +119,14 @@ class Evidence:
 
     def mean(self, column: Column) -> np.ndarray:
         """The mean of a column over its domains: jobs × checkpoints, not a number where one of them is missing."""
-        return _over_domains(np.mean, self._read(column))
+        if column in self._columns and column.role not in (PAIR, ELSEWHERE):
+            return self._task.mean(column)
+        return over_domains(self._read(column))
 
     def worst(self, column: Column) -> np.ndarray:
         """The least of a column's domains."""
-        return _over_domains(np.min, self._read(column))
+        values = self._read(column)
+        return values.min(axis=-1) if values.shape[-1] else over_domains(values)
 
     def pooled(self, column: Column) -> np.ndarray:
         """The mean over the images of all domains: each domain weighs what it has."""
@@ -122,14 +161,11 @@ class Evidence:
     @cached_property
     def _elsewhere(self) -> np.ndarray:
         """Per other dataset, the same draw's best training-domain validation, in the mean over its tasks."""
-        by_dataset: dict[str, list[np.ndarray]] = defaultdict(list)
-        for other in self._companions.elsewhere(self._task):
-            best = np.max(_valid(_over_domains(np.mean, other.read(VALIDATION))), axis=1, initial=-np.inf)
-            rows = [other.rows.get(key) for key in self._task.keys]
-            found = np.array([np.nan if row is None or np.isinf(best[row]) else best[row] for row in rows])
-            by_dataset[other.abouts[0]["dataset"]].append(found)
-        means = [np.mean(found, axis=0) for _, found in sorted(by_dataset.items())]
-        scores = np.stack(means, axis=-1) if means else np.full((len(self._task.abouts), 0), np.nan)
+        found = [
+            [scores.get(key, np.nan) for key in self._task.keys]
+            for scores in self._companions.elsewhere(self._task).values()
+        ]
+        scores = np.array(found).T if found else np.full((len(self._task.abouts), 0), np.nan)
         return np.repeat(scores[:, None], self._task.steps.shape[1], axis=1)
 
     def jobs_beside(self, row: int) -> tuple[str, ...]:
@@ -139,13 +175,6 @@ class Evidence:
         key = self._task.keys[row]
         pairs = self._companions.pairs(self._task).values()
         return tuple(pair.abouts[pair.rows[key]]["id"] for pair in pairs if pair is not None and key in pair.rows)
-
-
-def _over_domains(reduce: Any, values: np.ndarray) -> np.ndarray:
-    """Reduces the last axis; where there is no domain at all the result is not a number."""
-    if values.shape[-1] == 0:
-        return np.full(values.shape[:-1], np.nan)
-    return reduce(np.ascontiguousarray(values), axis=-1)
 
 
 def _valid(scores: np.ndarray) -> np.ndarray:

@@ -95,7 +95,7 @@ class TaskRecords:
             jobs: The jobs, in any order.
             metrics: The metrics to keep.
         """
-        ordered = sorted(jobs, key=lambda job: _order(job.description))
+        ordered = sorted(jobs, key=lambda job: order(job.description))
         splits = ordered[0].description["splits"]
         names = [split["name"] for split in splits]
         longest = max(len(job.rows) for job in ordered)
@@ -118,7 +118,7 @@ class TaskRecords:
     @cached_property
     def keys(self) -> list[tuple[Cell, int]]:
         """Per row its cell and draw."""
-        return [(Cell(Variant.of(about), about["trial"]), about["draw"]) for about in self.abouts]
+        return list(map(_Cells(), self.abouts))
 
     @cached_property
     def rows(self) -> dict[tuple[Cell, int], int]:
@@ -143,6 +143,19 @@ class TaskRecords:
         ended = np.array([status == "done" for status in self.statuses])
         return ended[:, None] & (np.arange(self.steps.shape[1]) == counts[:, None] - 1)
 
+    @cached_property
+    def _reported(self) -> dict[str, list[int]]:
+        """Per test domain, the places of the splits that are results: not those held out for the oracle."""
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, split in enumerate(self.splits):
+            if split["role"] == "test" and split["part"] != "out":
+                places[split["domain"]].append(place)
+        return places
+
+    def reported(self, domain: str = "") -> list[int]:
+        """The places of the splits whose accuracy is the result of a test domain, or of all of them."""
+        return self._reported[domain] if domain else [place for some in self._reported.values() for place in some]
+
     def has(self, column: Column) -> bool:
         """Whether the task has splits of the column."""
         return any(column.covers(split) for split in self.splits)
@@ -152,12 +165,49 @@ class TaskRecords:
         places = [place for place, split in enumerate(self.splits) if column.covers(split)]
         return self.values[column.metric][:, :, places]
 
+    def mean(self, column: Column) -> np.ndarray:
+        """A column's mean over its splits: jobs × checkpoints; not a number where one is missing. Computed once."""
+        if column not in self._means:
+            self._means[column] = over_domains(self.read(column))
+        return self._means[column]
+
+    @cached_property
+    def _means(self) -> dict[Column, np.ndarray]:
+        return {}
+
     def split(self, name: str, metric: str) -> np.ndarray:
         """A metric of the split of that name: jobs × checkpoints."""
         return self.values[metric][:, :, [split["name"] for split in self.splits].index(name)]
 
 
-def _order(about: dict[str, Any]) -> tuple[Any, ...]:
+class _Cells:
+    """Makes keys of descriptions; equal cells are one object, since there are few and descriptions are many."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Cell] = {}
+
+    def __call__(self, about: dict[str, Any]) -> tuple[Cell, int]:
+        short = (about["algorithm"], about["revision"], about["trial"], str(about.get("own_overrides") or ""))
+        if short not in self._known:
+            self._known[short] = Cell(Variant.of(about), about["trial"])
+        return self._known[short], about["draw"]
+
+
+def over_domains(values: np.ndarray) -> np.ndarray:
+    """The mean over the last axis, to the bit as NumPy computes it of each row alone; of nothing, not a number."""
+    count = values.shape[-1]
+    if count == 0:
+        return np.full(values.shape[:-1], np.nan)
+    if count >= 8:  # from here on NumPy adds in another order
+        return np.ascontiguousarray(values).mean(axis=-1)
+    total = values[..., 0].copy()
+    for place in range(1, count):  # much faster than a reduction over a short axis
+        total += values[..., place]
+    return total / count
+
+
+def order(about: dict[str, Any]) -> tuple[Any, ...]:
+    """Where a job stands among those of its task: by cell, draw and id."""
     variant = Variant.of(about)
     return variant.algorithm, str(variant.revision), variant.by_hand, about["trial"], about["draw"], about["id"]
 
@@ -180,3 +230,6 @@ def tasks_of(jobs: Iterable[JobRecords], metrics: Iterable[str]) -> list[TaskRec
         found[job.description["setting"], tuple(job.description["test_domains"])].append(job)
     wanted = list(metrics)
     return [TaskRecords.of(found[key], wanted) for key in sorted(found)]
+
+
+_order = order

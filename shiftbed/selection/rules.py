@@ -60,7 +60,6 @@ class Selection:
         columns: What it reads.
         oracle: Whether it looks at the test domain; its numbers are marked wherever they are printed.
         needs: What it knows that not every algorithm may know: it leaks to those that do not declare the need.
-        usual: Whether tables show it unasked, where the jobs have what it reads.
         summary: What it does, for footnotes.
     """
 
@@ -69,7 +68,6 @@ class Selection:
     columns: frozenset[Column]
     oracle: bool
     needs: tuple[Need, ...]
-    usual: bool
     summary: str
 
     @property
@@ -89,7 +87,7 @@ class Selection:
 
     def leaks(self, algorithm: str) -> bool:
         """Whether it knows what the algorithm does without; of an algorithm that is not registered nothing is said."""
-        entry = _registered(algorithm)
+        entry = _registered(algorithm) if self.needs else None
         return entry is not None and bool(set(self.needs) - set(entry.needs))
 
     def lacking(self, task: TaskRecords, companions: Companions | None = None) -> list[Column]:
@@ -161,18 +159,18 @@ SELECTIONS: Registry[Selection] = Registry("selection", "shiftbed.selection")
 
 
 def selection(
-    name: str, *columns: Column, oracle: bool = False, needs: tuple[Need, ...] = (), usual: bool = False
+    name: str, *columns: Column, oracle: bool = False, needs: tuple[Need, ...] = ()
 ) -> Callable[[Rule], Rule]:
     """Registers a rule with the columns it reads; its docstring is its summary."""
 
     def wrap(rule: Rule) -> Rule:
-        SELECTIONS.add(name, Selection(name, rule, frozenset(columns), oracle, needs, usual, rule.__doc__ or ""))
+        SELECTIONS.add(name, Selection(name, rule, frozenset(columns), oracle, needs, rule.__doc__ or ""))
         return rule
 
     return wrap
 
 
-@selection("training-domain-validation", VALIDATION, usual=True)
+@selection("training-domain-validation", VALIDATION)
 def training_domain_validation(evidence: Evidence) -> np.ndarray:
     """The draw and step with the best accuracy on held-out images of the training domains (mean over domains)."""
     return evidence.mean(VALIDATION)
@@ -184,19 +182,19 @@ def training_domain_validation_pooled(evidence: Evidence) -> np.ndarray:
     return evidence.pooled(VALIDATION)
 
 
-@selection("domain-cross-validation", PAIR_TEST, usual=True)
+@selection("domain-cross-validation", PAIR_TEST)
 def domain_cross_validation(evidence: Evidence) -> np.ndarray:
     """The draw and step that do best on each training domain in turn when it is left out too (mean over domains)."""
     return evidence.mean(PAIR_TEST)
 
 
-@selection("oracle", TEST_HELD_OUT, oracle=True, usual=True)
+@selection("oracle", TEST_HELD_OUT, oracle=True)
 def oracle(evidence: Evidence) -> np.ndarray:
     """The draw whose last step is best on held-out images of the test domain: one look at the test domain a draw."""
     return np.where(evidence.last, evidence.mean(TEST_HELD_OUT), np.nan)
 
 
-@selection("ood-validation", OTHER_DOMAINS, usual=True)
+@selection("ood-validation", OTHER_DOMAINS)
 def ood_validation(evidence: Evidence) -> np.ndarray:
     """The draw and step with the best accuracy on whole domains that are neither trained on nor tested."""
     return evidence.mean(OTHER_DOMAINS)

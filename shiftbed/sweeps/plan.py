@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shiftbed.algorithms import ALGORITHMS
@@ -10,7 +10,7 @@ from shiftbed.data import card
 from shiftbed.errors import DataError, HparamError
 from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import Space, Value
-from shiftbed.protocols import PROTOCOLS, TaskSpec
+from shiftbed.protocols import PROTOCOLS, LeaveOut, TaskSpec
 from shiftbed.registry import did_you_mean
 from shiftbed.training.job import Job, make_job, search_space
 from shiftbed.training.recipes import recipe
@@ -29,6 +29,7 @@ class Request:
         test_domains: The domains to test, or none for all that the protocol lists.
         recipe: How each model is trained.
         protocol: Who trains and who is tested.
+        adapt: The share of every test domain that algorithms are given without labels.
         fields: Recipe fields set by hand (`steps`, `evaluate_every`).
         overrides: Hyperparameters set by hand.
     """
@@ -40,6 +41,7 @@ class Request:
     test_domains: Sequence[str] = ()
     recipe: str = "quick"
     protocol: str = "leave-one-domain-out"
+    adapt: float = 0.0
     fields: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Value] = field(default_factory=dict)
 
@@ -92,7 +94,7 @@ def _check_names(request: Request, datasets: list[str], algorithms: list[str]) -
 
 def asked_tasks(request: Request, dataset: str) -> list[TaskSpec]:
     """The protocol's tasks, in its order; where test domains are named, those that test nothing else."""
-    listed = PROTOCOLS[request.protocol](card(dataset))
+    listed = [adapting(spec, request.adapt) for spec in PROTOCOLS[request.protocol](card(dataset))]
     if not request.test_domains:
         return listed
     wanted, fraction = set(request.test_domains), recipe(request.recipe, dataset).holdout
@@ -101,6 +103,19 @@ def asked_tasks(request: Request, dataset: str) -> list[TaskSpec]:
         names = ", ".join(request.test_domains)
         raise DataError(f"No task of {request.protocol} on {dataset} tests {names} alone; leave {dataset} out.")
     return asked
+
+
+def adapting(spec: TaskSpec, share: float) -> TaskSpec:
+    """A task that gives a share of its test domains without labels.
+
+    Raises:
+        HparamError: The share is no share, or the kind of task does not know this.
+    """
+    if not share:
+        return spec
+    if not isinstance(spec, LeaveOut) or not 0 < share < 1:
+        raise HparamError("Adaptation gives a share between 0 and 1 of test domains that are left out in turn.")
+    return replace(spec, adapt=share)
 
 
 def remember_plan(jobs: Sequence[Job], store: Store) -> None:

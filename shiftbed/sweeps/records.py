@@ -1,28 +1,243 @@
-"""Reading a store: the finished jobs and their records, and where the others stand."""
+"""Reading a store: the finished jobs and their records, by job or by query, and where the other jobs stand."""
 
+import heapq
 import json
+import math
+import tempfile
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from shiftbed.selection import JobRecords
+import duckdb
+import numpy as np
+
+from shiftbed.errors import StoreError
+from shiftbed.selection import JobRecords, TaskRecords
+from shiftbed.selection.records import NO_STEP, _order
+from shiftbed.sweeps.compaction import (
+    JOBS,
+    RECORDS,
+    ending,
+    fetched,
+    identifier,
+    loose_jobs,
+    parsed,
+    part_jobs,
+    part_names,
+    quoted,
+    quoted_list,
+    read,
+    write_parts,
+)
 from shiftbed.sweeps.leases import BEAT_SECONDS, LeaseWatch
 from shiftbed.sweeps.plan import planned
 from shiftbed.training.run import JobFiles
-from shiftbed.training.store import Store
+from shiftbed.training.store import LocalStore, Store
 
 State = Literal["done", "diverged", "running", "failed", "left"]
+WINDOW = 256  # jobs of a part in memory at once
+TIMED_JOBS = 20  # of a dataset and algorithm, whose times make an estimate
+KEYS = ("id", "checkpoint", "step", "split")
+EMPTY = """CREATE TABLE jobs (id VARCHAR, status VARCHAR, step INTEGER, dataset VARCHAR, algorithm VARCHAR,
+    setting VARCHAR, trial INTEGER, draw INTEGER, test_domains VARCHAR[], own VARCHAR, shared VARCHAR,
+    description VARCHAR);
+CREATE TABLE records (id VARCHAR, checkpoint SMALLINT, step INTEGER, split VARCHAR, accuracy DOUBLE)"""
+
+
+def outcomes(store: Store) -> dict[str, str]:
+    """How every finished job of a store ended, by id, without reading its records."""
+    found = part_jobs(store, part_names(store))
+    return found | {job.id: ending(job)[0] for job in loose_jobs(store, found)}
 
 
 def finished_jobs(store: Store) -> Iterator[JobRecords]:
-    """All finished jobs of a store, by id. Whatever order they ran in, and wherever, this is the same."""
-    for key in sorted(key for key in store.list("jobs") if key.endswith("/done.json")):
-        files = JobFiles(key.split("/")[1])
-        description, done = store.get(files.job), store.get(files.done)
-        if description is not None and done is not None:
-            result = json.loads(done)
-            yield JobRecords(json.loads(description), result["status"], result["records"])
+    """All finished jobs of a store, by id. Whatever order they ran in, wherever, compacted or not, this is the same."""
+    parts = part_names(store)
+    with tempfile.TemporaryDirectory() as scratch:
+        streams = [_part_jobs(store, part, Path(scratch)) for part in parts]
+        last = None
+        for job in heapq.merge(_loose_jobs(store, parts), *streams, key=lambda job: job.id):
+            if job.id != last:
+                yield job
+            last = job.id
+
+
+def _loose_jobs(store: Store, parts: list[str]) -> Iterator[JobRecords]:
+    for job in loose_jobs(store, part_jobs(store, parts)):
+        result = parsed(job)
+        yield JobRecords(json.loads(job.description), result["status"], result["records"])
+
+
+def _part_jobs(store: Store, part: str, scratch: Path) -> Iterator[JobRecords]:
+    """The jobs of a part, by id, some at a time."""
+    jobs, records = (fetched(store, part, kind, scratch) for kind in (JOBS, RECORDS))
+    with duckdb.connect() as db:
+        abouts = read(db, f"SELECT id, status, own, shared FROM '{quoted(jobs)}' ORDER BY id", jobs)
+        for start in range(0, len(abouts), WINDOW):
+            window = abouts[start : start + WINDOW]
+            between = f"id BETWEEN '{window[0][0]}' AND '{window[-1][0]}'"
+            query = f"FROM '{quoted(records)}' WHERE {between} ORDER BY id, checkpoint, split"
+            found = read(db, query, records)
+            metrics = [column[0] for column in db.description or ()][len(KEYS) :]
+            rows = {job_id: _nested(group, metrics) for job_id, group in groupby(found, key=lambda row: row[0])}
+            for job_id, status, own, shared in window:
+                yield JobRecords({**json.loads(shared), **json.loads(own)}, status, rows.get(job_id, []))
+
+
+def _nested(records: Iterator[tuple[Any, ...]], metrics: list[str]) -> list[dict[str, Any]]:
+    """The rows of one job, as its own file has them."""
+    steps: dict[int, dict[str, Any]] = {}
+    for _, _, step, split, *values in records:
+        known = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
+        steps.setdefault(step, {})[split] = known
+    return [{"step": step, "splits": splits} for step, splits in steps.items()]
+
+
+class Records:
+    """The finished jobs of a store as tables for queries, as they are at the moment of opening.
+
+    `jobs` has a row for each job: id, status, step, dataset, algorithm, setting, trial, draw, test_domains, and its
+    description as JSON. `splits` has a row for each job and split: id, split, domain, part, role, count. `records` has
+    a row for each job, checkpoint and split: id, checkpoint, step, split, and the metrics.
+
+        with Records(store) as records:
+            records.sql("SELECT id, step, avg(accuracy) FROM records JOIN splits USING (id, split) "
+                        "WHERE role = 'validation' GROUP BY ALL").fetchall()
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._scratch = tempfile.TemporaryDirectory()
+        self._db = duckdb.connect()
+        folder = Path(self._scratch.name)
+        loose = LocalStore(folder / "loose")
+        loose.root.mkdir()
+        parts = part_names(store)
+        known = part_jobs(store, parts)
+        places = [(store, part) for part in parts]
+        places += [(loose, part) for part in write_parts(loose_jobs(store, known), loose.root)]
+        if places:
+            self._open(*([fetched(one, part, kind, folder) for one, part in places] for kind in (JOBS, RECORDS)))
+        else:
+            self._db.execute(EMPTY)
+        self._db.execute(
+            """CREATE VIEW splits AS SELECT id, about.name AS split, about.domain, about.part, about.role, about.count
+            FROM (SELECT id, unnest(from_json(description, '{"splits": [{"name": "VARCHAR", "domain": "VARCHAR",
+                "part": "VARCHAR", "role": "VARCHAR", "count": "BIGINT"}]}').splits) AS about FROM jobs)"""
+        )
+
+    def _open(self, jobs: list[str], records: list[str]) -> None:
+        """Makes the tables; of a job that is in several parts, the first part's."""
+
+        def every(paths: list[str], kind: str) -> str:
+            read_all = f"read_parquet({quoted_list(paths)}, union_by_name = true, filename = true)"
+            return f"(SELECT * EXCLUDE filename, left(filename, -{len(kind)}) AS file FROM {read_all})"
+
+        try:
+            counts = self._db.execute(f"SELECT count(id), count(DISTINCT id) FROM {every(jobs, JOBS)}").fetchone()
+            once = ""
+            if counts and counts[0] != counts[1]:
+                self._db.execute(
+                    f"CREATE TABLE firsts AS SELECT id, min(file) AS file FROM {every(jobs, JOBS)} GROUP BY id"
+                )
+                once = "SEMI JOIN firsts USING (id, file)"
+            described = "SELECT * EXCLUDE file, json_merge_patch(shared, own) AS description"
+            self._db.execute(f"CREATE VIEW jobs AS {described} FROM {every(jobs, JOBS)} {once}")
+            self._db.execute(f"CREATE VIEW records AS SELECT * EXCLUDE file FROM {every(records, RECORDS)} {once}")
+        except duckdb.Error as error:
+            raise StoreError(f"A part cannot be read ({error}); restore it, or remove it and compact again.") from error
+
+    def tasks(self, metrics: Iterable[str]) -> list[TaskRecords]:
+        """All jobs as columns, task by task: the same as `tasks_of(finished_jobs(store), metrics)`, and faster."""
+        jobs = self._abouts()
+        found: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
+        for place, (_, about) in enumerate(jobs):
+            found[about["setting"], tuple(about["test_domains"])].append(place)
+        members = [sorted(found[key], key=lambda place: _order(jobs[place][1])) for key in sorted(found)]
+        names = [name for (name,) in self.sql("SELECT DISTINCT split FROM records ORDER BY split").fetchall()]
+        return _task_records(jobs, members, names, self._rows(names, list(metrics)))
+
+    def _abouts(self) -> list[tuple[str, dict[str, Any]]]:
+        """How each job ended, and its description, by id; what many jobs share is parsed once."""
+        shared = [text for (text,) in self.sql("SELECT DISTINCT shared FROM jobs ORDER BY shared").fetchall()]
+        parsed_once = [json.loads(text) for text in shared]
+        query = "SELECT status, own, dense_rank() OVER (ORDER BY shared) - 1 FROM jobs ORDER BY id"
+        return [(status, parsed_once[place] | json.loads(own)) for status, own, place in self.sql(query).fetchall()]
+
+    def _rows(self, names: list[str], metrics: list[str]) -> dict[str, np.ndarray]:
+        """The records as arrays: the place of the job (by id), checkpoint, step, the place of the split, metrics."""
+        known = {name for name, *_ in self.sql("DESCRIBE records").fetchall()}
+        named = [f"{identifier(name) if name in known else 'NULL'}::DOUBLE AS {identifier(name)}" for name in metrics]
+        place = f"(list_position({quoted_list(names)}, split) - 1)::SMALLINT AS place"
+        columns = ", ".join(["job", "checkpoint", "step", place, *named])
+        jobs = "SELECT id, (row_number() OVER (ORDER BY id) - 1)::INTEGER AS job FROM jobs"
+        found = self.sql(f"SELECT {columns} FROM records JOIN ({jobs}) USING (id)").fetchnumpy()
+        return {name: np.ma.filled(values, np.nan) if name in metrics else values for name, values in found.items()}
+
+    def sql(self, query: str) -> duckdb.DuckDBPyConnection:
+        """Runs a query."""
+        return self._db.execute(query)
+
+    def __enter__(self) -> "Records":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+        self._scratch.cleanup()
+
+
+def _task_records(
+    jobs: list[tuple[str, dict[str, Any]]], members: list[list[int]], names: list[str], rows: dict[str, np.ndarray]
+) -> list[TaskRecords]:
+    """The jobs of each task, in the order given, as columns.
+
+    All tasks are views of one long array a metric, which is filled at once: every record knows where it goes.
+    """
+    lengths = np.zeros(len(jobs), int)
+    np.maximum.at(lengths, rows["job"], rows["checkpoint"] + 1)
+    first = np.zeros(len(jobs), int)  # where a job's steps begin, all tasks' steps being one after another
+    first_value = np.zeros(len(jobs), int)  # likewise its values
+    widths = np.zeros(len(jobs), int)
+    places = np.zeros((len(jobs), len(names)), np.int16)
+    shapes, steps_end, values_end = [], 0, 0
+    for task in members:
+        splits = [split["name"] for split in jobs[task[0]][1]["splits"]]
+        longest, width = int(lengths[task].max()), len(splits)
+        first[task] = steps_end + longest * np.arange(len(task))
+        first_value[task] = values_end + longest * width * np.arange(len(task))
+        widths[task] = width
+        places[task] = [splits.index(name) if name in splits else -1 for name in names]
+        shapes.append((len(task), longest, width))
+        steps_end += len(task) * longest
+        values_end += len(task) * longest * width
+    job, checkpoint = rows.pop("job"), rows.pop("checkpoint")
+    steps = np.full(steps_end, NO_STEP)
+    steps[first[job] + checkpoint] = rows.pop("step")
+    place = places[job, rows.pop("place")]
+    where = first_value[job] + checkpoint * widths[job] + place
+    values = {}
+    for metric in list(rows):
+        values[metric] = np.full(values_end, np.nan)
+        values[metric][where[place >= 0]] = rows.pop(metric)[place >= 0]
+    tasks, steps_end, values_end = [], 0, 0
+    for task, shape in zip(members, shapes, strict=True):
+        size = math.prod(shape)
+        abouts = [jobs[member][1] for member in task]
+        tasks.append(
+            TaskRecords(
+                abouts,
+                [jobs[member][0] for member in task],
+                abouts[0]["splits"],
+                steps[steps_end : steps_end + shape[0] * shape[1]].reshape(shape[:2]),
+                {metric: array[values_end : values_end + size].reshape(shape) for metric, array in values.items()},
+            )
+        )
+        steps_end += shape[0] * shape[1]
+        values_end += size
+    return tasks
 
 
 @dataclass(frozen=True)
@@ -48,22 +263,21 @@ class Status:
 
 def sweep_status(store: Store) -> Status:
     """Looks at a store from any machine; leases are looked at twice, a little more than a beat apart."""
-    plan = planned(store)
-    keys = set(store.list("jobs"))
+    plan, ended = planned(store), outcomes(store)
+    started = {key.split("/")[1] for key in store.list("jobs", deep=False)}
     states: dict[str, State] = {}
     failures: dict[str, str] = {}
     watch = LeaseWatch(store, patience=BEAT_SECONDS)
     claimed = []
     for job_id in plan:
-        files = JobFiles(job_id)
-        if files.done in keys:
-            states[job_id] = json.loads(store.get(files.done) or b"{}")["status"]
+        states[job_id] = cast(State, ended.get(job_id, "left"))
+        if job_id in ended or job_id not in started:
             continue
-        states[job_id] = "left"
-        if files.failure in keys:
+        failure = store.get(JobFiles(job_id).failure)
+        if failure is not None:
             states[job_id] = "failed"
-            failures[job_id] = json.loads(store.get(files.failure) or b"{}")["why"]
-        if files.lease in keys and watch.held(job_id):
+            failures[job_id] = json.loads(failure)["why"]
+        if watch.held(job_id):
             claimed.append(job_id)
     if claimed:
         time.sleep(1.5 * BEAT_SECONDS)
@@ -75,12 +289,13 @@ def sweep_status(store: Store) -> Status:
 
 def _seconds_left(store: Store, plan: dict[str, dict[str, Any]], states: dict[str, State]) -> float | None:
     """Unfinished jobs times the mean time of finished ones of the same dataset and algorithm, over those running."""
-    seconds: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job_id, state in states.items():
-        attempts = json.loads(store.get(JobFiles(job_id).times) or b"[]") if state == "done" else []
-        if attempts:
-            kind = (plan[job_id]["dataset"], plan[job_id]["algorithm"])
-            seconds.setdefault(kind, []).append(sum(attempt["seconds"] for attempt in attempts))
+        timed = times[plan[job_id]["dataset"], plan[job_id]["algorithm"]]
+        if state == "done" and len(timed) < TIMED_JOBS:
+            attempts = json.loads(store.get(JobFiles(job_id).times) or b"[]")
+            timed += [sum(attempt["seconds"] for attempt in attempts)] if attempts else []
+    seconds = {kind: some for kind, some in times.items() if some}
     if not seconds:
         return None
     means = {kind: sum(values) / len(values) for kind, values in seconds.items()}

@@ -10,7 +10,7 @@ from shiftbed.data import card
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords
-from shiftbed.sweeps.plan import Request, plan, remember_plan
+from shiftbed.sweeps.plan import Request, adapting, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.device import Precision, default_precision, find_runtime, find_runtimes
@@ -18,6 +18,7 @@ from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe as find_recipe
 from shiftbed.training.run import Keep, run_job
 from shiftbed.training.store import LocalStore
+from shiftbed.training.trackers import TRACKERS
 
 GPU_WORKERS = 2  # one job's host work hides behind the other's kernels
 
@@ -33,6 +34,7 @@ def train(
     draw: int = 0,
     trial: int = 0,
     overrides: Mapping[str, Value] | None = None,
+    adapt: float = 0.0,
     keep: Keep = "final",
     device: str | None = None,
     precision: Precision | None = None,
@@ -41,6 +43,7 @@ def train(
     on_plan: Callable[[Job], None] = lambda job: None,
     on_step: Callable[[int, dict[str, Any]], None] = lambda step, metrics: None,
     should_stop: Callable[[], bool] = lambda: False,
+    track: str | None = None,
 ) -> JobRecords | None:
     """Trains one model and evaluates it on every split that is not trained on.
 
@@ -56,6 +59,7 @@ def train(
         draw: The draw of hyperparameters; 0 is the default values.
         trial: The repetition.
         overrides: Hyperparameters set by hand.
+        adapt: The share of every test domain that the algorithm is given without labels.
         keep: Which weights to keep.
         device: Where to train; the GPU if there is one.
         precision: The arithmetic; the fastest that leaves accuracy unchanged by default.
@@ -64,6 +68,7 @@ def train(
         on_plan: Called with the job before it starts.
         on_step: Called after every update.
         should_stop: Asked before every update.
+        track: The name of a tracker that is told the numbers of every evaluation.
 
     Returns:
         The finished job, or None if it was stopped before its end.
@@ -76,11 +81,16 @@ def train(
     spec = LeaveOut(tuple([name for name in known.domains if name in tested] + sorted(tested - set(known.domains))))
     runtime = find_runtime(device, deterministic)
     how = find_recipe(recipe, dataset, steps=steps, precision=precision or default_precision(runtime))
-    job = make_job(dataset, algorithm, spec, how, draw, trial, overrides)
+    job = make_job(dataset, algorithm, adapting(spec, adapt), how, draw, trial, overrides)
     store = LocalStore(Path(out))
     remember_plan([job], store)
     on_plan(job)
-    run_job(job, store, keep=keep, runtime=runtime, on_step=on_step, should_stop=should_stop)
+    tracker = TRACKERS[track](Path(out), job.id) if track else None
+    try:
+        run_job(job, store, keep=keep, runtime=runtime, on_step=on_step, should_stop=should_stop, tracker=tracker)
+    finally:
+        if tracker is not None:
+            tracker.close()
     return next((finished for finished in finished_jobs(store) if finished.id == job.id), None)
 
 

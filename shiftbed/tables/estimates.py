@@ -4,14 +4,15 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from scipy import stats
 
 StandardError = Literal["sample", "population"]
-EXACT_PAIRS = 14  # all 2^14 signs are tried; beyond, as many random ones
+EXACT_PAIRS = 12  # all 2^12 signs are tried
+DRAWN_SIGNS = 10_000  # where there are more pairs
 RESAMPLES = 2000
 
 
@@ -79,14 +80,19 @@ def paired_permutation_test(ours: Sequence[float], theirs: Sequence[float], seed
     n = len(differences)
     if n == 0:
         return None
-    if n <= EXACT_PAIRS:
-        signs = np.array(list(product((1, -1), repeat=n)))
-    else:
-        drawn = np.random.default_rng(seed).choice((1, -1), size=(2**EXACT_PAIRS - 1, n))
-        signs = np.vstack([np.ones((1, n), dtype=drawn.dtype), drawn])  # what was seen is one of the possibilities
-    means = np.abs(signs @ differences) / n
+    means = np.abs(_signs(n, seed) @ differences) / n
     seen = abs(differences.mean())
     return Comparison(float(differences.mean()), float(np.mean(means >= seen * (1 - 1e-9))), n)
+
+
+@lru_cache(maxsize=16)
+def _signs(n: int, seed: int) -> np.ndarray:
+    """Signs of n pairs: all there are, or what was seen (no sign flipped) and many random ones."""
+    if n <= EXACT_PAIRS:
+        return 1.0 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+    drawn = np.random.default_rng(seed).choice((1.0, -1.0), size=(DRAWN_SIGNS, n))
+    drawn[0] = 1
+    return drawn
 
 
 def spearman(first: Mapping[str, float], second: Mapping[str, float]) -> float | None:
@@ -99,38 +105,44 @@ def spearman(first: Mapping[str, float], second: Mapping[str, float]) -> float |
     return float(np.corrcoef(ranks)[0, 1])
 
 
-def spearman_interval(first: np.ndarray, second: np.ndarray, seed: int = 0) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of a rank correlation.
+def spearman_interval(
+    first: Sequence[np.ndarray], second: Sequence[np.ndarray], seed: int = 0
+) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of the rank correlation of two leaderboards, each a mean over datasets.
 
-    Where both give several units (a unit is one trial on one domain), units are resampled: how firm the two orders are.
-    Else algorithms are resampled: how firm the correlation is, were there other algorithms.
+    Where both have several units (a unit is one trial on one domain), units are resampled within their dataset: how
+    firm the two orders are. Else algorithms are resampled: how firm the correlation is, were there other algorithms.
 
     Args:
-        first: Algorithms × units.
-        second: The same algorithms × units of its own.
+        first: Per dataset, algorithms × units.
+        second: The same algorithms, on datasets and units of its own.
         seed: Draws the resamples.
 
     Returns:
-        The interval, or None where the correlation is not defined in enough resamples.
+        The interval, or None where the correlation is not defined in at least half of the resamples.
     """
     random = np.random.default_rng(seed)
-    if min(first.shape[1], second.shape[1]) > 1:
-        drawn = [
-            board[:, random.integers(board.shape[1], size=(RESAMPLES, board.shape[1]))].mean(axis=-1).T
-            for board in (first, second)
-        ]
+    if all(any(units.shape[1] > 1 for units in board) for board in (first, second)):
+        drawn = [np.mean([_resampled(units, random) for units in board], axis=0) for board in (first, second)]
     else:
-        picks = random.integers(len(first), size=(RESAMPLES, len(first)))
-        drawn = [board.mean(axis=1)[picks] for board in (first, second)]
-    ranks = [stats.rankdata(values, axis=1) for values in drawn]
-    centred = [values - values.mean(axis=1, keepdims=True) for values in ranks]
-    scale = np.sqrt((centred[0] ** 2).sum(axis=1) * (centred[1] ** 2).sum(axis=1))
+        picks = random.integers(len(first[0]), size=(RESAMPLES, len(first[0])))
+        drawn = [np.mean([units.mean(axis=1) for units in board], axis=0)[picks] for board in (first, second)]
+    ranked = [stats.rankdata(values, axis=1) for values in drawn]
+    one, other = (values - values.mean(axis=1, keepdims=True) for values in ranked)
+    scale = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
     defined = scale > 0
-    if defined.sum() < RESAMPLES / 2:
+    if defined.mean() < 0.5:
         return None
-    found = (centred[0] * centred[1]).sum(axis=1)[defined] / scale[defined]
+    found = (one * other).sum(axis=1)[defined] / scale[defined]
     low, high = np.quantile(found, [0.025, 0.975])
     return float(low), float(high)
+
+
+def _resampled(units: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Means over units drawn with replacement, the same for all algorithms: resamples × algorithms."""
+    count = units.shape[1]
+    weights = random.multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count
+    return weights @ units.T
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, int]:

@@ -55,6 +55,11 @@ class TaskData:
             split.domain: Stream(philox_key(*job.cell, split.domain), split.indices, recipe.sampling)
             for split in training
         }
+        # Domains that are only looked at: their streams go on after those of the training domains.
+        self.unlabelled = {
+            split.domain: Stream(philox_key(*job.cell, split.domain, "unlabelled"), split.indices, recipe.sampling)
+            for split in job.task.of_role("unlabelled")
+        }
         self.training = TrainingExamples(self, np.concatenate([self.pool.places(split) for split in training]))
         self._block = Block(-1, np.empty(0), torch.empty(0), None)
         self._fetching: dict[int, Future[torch.Tensor]] = {}
@@ -75,7 +80,7 @@ class TaskData:
             examples = (*examples, self._fetched(step))
         if block.changes is None:
             return examples
-        count = self.batch_size * len(self.streams)
+        count = self.batch_size * (len(self.streams) + len(self.unlabelled))
         return (*examples, *_tensors(block.changes[within * count : (within + 1) * count]))
 
     def batches(self, places: torch.Tensor, *more: torch.Tensor) -> Batches:
@@ -86,7 +91,9 @@ class TaskData:
         else:
             x = augment(images, _with_tensors(self._block.changes, changes))
         sizes = [self.batch_size] * len(self.streams)
-        return Batches(x, self.pool.labels[places], sizes, self.training.positions[places])
+        x, *unlabelled = x.split([sum(sizes), *([self.batch_size] * len(self.unlabelled))])
+        places = places[: len(x)]
+        return Batches(x, self.pool.labels[places], sizes, self.training.positions[places], unlabelled)
 
     def evaluation_inputs(self, places: np.ndarray, words: np.ndarray | None = None) -> torch.Tensor:
         """Inputs for evaluation, on the device; with random words, changed as training images are."""
@@ -111,12 +118,13 @@ class TaskData:
             count = BLOCK * self.batch_size
             parts = [
                 (stream.take(number * count, count) + self.pool.starts[domain]).reshape(BLOCK, self.batch_size)
-                for domain, stream in self.streams.items()
+                for domain, stream in (self.streams | self.unlabelled).items()
             ]
             places = np.concatenate(parts, axis=1)
             changes = None
             if self.augmentation.size is not None:
-                words = [augmentation_words(stream.key, number * count, count) for stream in self.streams.values()]
+                streams = (self.streams | self.unlabelled).values()
+                words = [augmentation_words(stream.key, number * count, count) for stream in streams]
                 by_step = [part.reshape(BLOCK, self.batch_size, -1) for part in words]
                 drawn = self._changes(places.reshape(-1), np.concatenate(by_step, axis=1).reshape(places.size, -1))
                 changes = _always_grey(drawn.to(self.pool.device), self.augmentation.grayscale > 0)

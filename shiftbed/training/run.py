@@ -20,10 +20,11 @@ from shiftbed.training.job import Job
 from shiftbed.training.model import encode_weights
 from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import Store
+from shiftbed.training.trackers import Tracker, numbers
 from shiftbed.training.trainer import Row, Trainer
 
 CHECKPOINT_FORMAT = 1
-Keep = Literal["none", "final"]
+Keep = Literal["none", "final", "best", "all"]
 Outcome = Literal["done", "diverged", "stopped"]
 
 
@@ -35,6 +36,7 @@ class JobFiles:
         self.records = f"jobs/{job_id}/records.jsonl"
         self.checkpoint = f"jobs/{job_id}/checkpoint.pt"
         self.weights = f"jobs/{job_id}/weights.safetensors"
+        self.all_weights = f"jobs/{job_id}/weights-{{step}}.safetensors"
         self.times = f"jobs/{job_id}/times.json"
         self.lease = f"jobs/{job_id}/lease.json"
         self.failure = f"jobs/{job_id}/failure.json"
@@ -49,6 +51,7 @@ def run_job(
     runtime: Runtime = Runtime(),  # noqa: B008  # it is frozen
     on_step: Callable[[int, dict[str, Any]], None] = lambda step, metrics: None,
     should_stop: Callable[[], bool] = lambda: False,
+    tracker: Tracker | None = None,
 ) -> Outcome:
     """Trains a job to its end, from its last checkpoint if there is one.
 
@@ -57,10 +60,12 @@ def run_job(
     Args:
         job: What to train.
         store: Where its records, checkpoints and result go.
-        keep: Which weights to keep.
+        keep: Which weights to keep: none, those of the last step, those of the step with the best accuracy on held-out
+            images of the training domains, or those of every evaluation.
         runtime: The device, and how to use it.
         on_step: Called after every update with the step and the metrics.
         should_stop: Asked before every update; when it says yes a checkpoint is saved and the job left.
+        tracker: Told the numbers of every evaluation.
 
     Returns:
         How it ended.
@@ -78,7 +83,7 @@ def run_job(
     with one_thread():
         trainer, rows = resume(job, store, files, runtime)
         first = trainer.step
-        outcome = _train(trainer, rows, store, files, on_step, should_stop)
+        outcome = _train(trainer, rows, store, files, keep, on_step, should_stop, tracker)
         _add_times(store, files, runtime, steps=trainer.step - first, seconds=time.perf_counter() - started)
         if outcome != "stopped":
             _finish(trainer, rows, store, files, outcome, keep)
@@ -90,8 +95,10 @@ def _train(
     rows: list[Row],
     store: Store,
     files: JobFiles,
+    keep: Keep,
     on_step: Callable[[int, dict[str, Any]], None],
     should_stop: Callable[[], bool],
+    tracker: Tracker | None,
 ) -> Outcome:
     recipe = trainer.job.recipe
     while trainer.step < recipe.steps:
@@ -105,12 +112,24 @@ def _train(
         if trainer.diverged_at() is not None:
             return "diverged"
         rows.append(row)
+        if tracker is not None:
+            tracker.log(trainer.step, numbers(row))
+        if keep == "all" or (keep == "best" and _is_best(rows, trainer.job)):
+            where = files.all_weights.format(step=trainer.step) if keep == "all" else files.weights
+            store.put_atomic(where, encode_weights(trainer))
         save(trainer, rows, store, files)
         # A process that slept through another's finish must not go on for nothing.
         if trainer.step < recipe.steps and store.get(files.done) is not None:
             _tidy(store, files)
             return "stopped"
     return "done"
+
+
+def _is_best(rows: list[Row], job: Job) -> bool:
+    """Whether the last of these rows is the first with the best mean accuracy on held-out training images."""
+    names = [split.name for split in job.task.of_role("validation")]
+    means = [sum(row["splits"][name]["accuracy"] for name in names) for row in rows]
+    return all(mean < means[-1] for mean in means[:-1])
 
 
 def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles) -> None:

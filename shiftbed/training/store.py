@@ -22,8 +22,11 @@ class Store(Protocol):
     def create_exclusive(self, key: str, data: bytes) -> bool:
         """Stores under the key if it is free; of several callers exactly one gets True."""
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """The keys below a prefix, in no order."""
+    def list(self, prefix: str, deep: bool = True) -> Iterator[str]:
+        """The keys below a prefix, in no order; not deep, those directly below and, with a slash, what has keys below.
+
+        Every key that exists from the beginning to the end of the listing is in it.
+        """
 
 
 class LocalStore:
@@ -71,11 +74,14 @@ class LocalStore:
         except OSError as error:
             raise _store_error("write", path, error) from error
 
-    def list(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str, deep: bool = True) -> Iterator[str]:
         """The keys below a prefix; temporary files (hidden) are not keys."""
-        for folder, _, names in os.walk(self.root / prefix):
+        for folder, folders, names in os.walk(self.root / prefix):
             base = Path(folder).relative_to(self.root).as_posix()
             yield from (f"{base}/{name}" for name in names if not name.startswith("."))
+            if not deep:
+                yield from (f"{base}/{name}/" for name in folders)
+                return
 
 
 def _write_temporary(path: Path, data: bytes) -> Path:

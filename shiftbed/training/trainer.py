@@ -47,7 +47,7 @@ class Trainer:
             self.data.input_shape,
             len(self.classes),
             len(job.task.train_domains),
-            {**job.hparams, **job.recipe.for_networks()},
+            {**job.hparams, **job.recipe.for_networks(), "unlabeled_domains": len(self.data.unlabelled)},
         )
         self.algorithm.to(runtime.device)
         per_step = self.data.batch_size * len(self.data.streams)
@@ -132,7 +132,7 @@ class Trainer:
         batches = self.data.batches(*inputs)
         if self._captured is not None:
             torch._dynamo.mark_static(batches.x, 0)  # kernels for any batch size are a quarter slower
-        metrics = self.algorithm.update(batches, None)
+        metrics = self.algorithm.update(batches, list(batches.unlabeled) or None)
         if not isinstance(metrics, dict):
             name = type(self.algorithm).__name__
             raise AlgorithmError(f"{name}.update() returned {metrics!r}; it must return a dict of numbers to watch.")

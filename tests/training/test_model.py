@@ -10,6 +10,7 @@ from shiftbed.data import load as load_dataset
 from shiftbed.errors import AlgorithmError, StoreError
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
+from shiftbed.training.trackers import TRACKERS
 from tests.conftest import tiny_job
 
 
@@ -98,3 +99,47 @@ def test_a_method_that_needs_the_whole_batch_says_so(monkeypatch, tmp_path):
     FullMemory(monkeypatch, holds=4)
     with pytest.raises(AlgorithmError, match=r"CORAL with 8 examples a domain needs more memory than cpu has; set"):
         run_job(tiny_job("CORAL", batch_size=8), LocalStore(tmp_path))
+
+
+def test_the_best_weights_are_those_of_the_best_validated_step(tmp_path):
+    job = tiny_job("ERM", steps=8, every=1, lr=0.02)
+    every = LocalStore(tmp_path / "every")
+    run_job(job, every, keep="all")
+    run_job(job, LocalStore(tmp_path / "best"), keep="best")
+    rows = shiftbed_rows(tmp_path / "best", job)
+    means = [row["splits"]["+90%/out"]["accuracy"] + row["splits"]["+80%/out"]["accuracy"] for row in rows]
+    expected = rows[means.index(max(means))]["step"]
+    kept = shiftbed.load(tmp_path / "best")
+    assert kept.about["step"] == expected
+    folder = tmp_path / "every" / "jobs" / job.id
+    assert sorted(int(path.stem.split("-")[1]) for path in folder.glob("weights-*")) == list(range(1, 9))
+    assert (folder / f"weights-{expected}.safetensors").read_bytes() == next(
+        (tmp_path / "best").glob("jobs/*/weights.safetensors")
+    ).read_bytes()
+
+
+def test_a_tracker_is_told_every_evaluation(tmp_path):
+    told = []
+
+    class Notes:
+        def __init__(self, folder, job_id):
+            told.append((folder, job_id))
+
+        def log(self, step, values):
+            told.append((step, values["accuracy/-90%/in"]))
+
+        def close(self):
+            told.append("closed")
+
+    TRACKERS.add("notes", Notes)
+    job = shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path, steps=60, track="notes")
+    assert told[0] == (tmp_path, job.id) and told[-1] == "closed"
+    assert told[1:-1] == [(row["step"], row["splits"]["-90%/in"]["accuracy"]) for row in job.rows]
+    with pytest.raises(shiftbed.ShiftbedError, match=r"no tracker 'tensorbord'\. Did you mean tensorboard"):
+        shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path / "no", steps=1, track="tensorbord")
+
+
+def test_tensorboard_writes_its_files(tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path, steps=1, track="tensorboard")
+    assert list(tmp_path.glob("tensorboard/*/events*"))

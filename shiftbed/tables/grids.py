@@ -1,0 +1,249 @@
+"""Grids: what every kind of table becomes before it is printed, in any format."""
+
+import csv
+import html
+import io
+import json
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shiftbed.errors import UnknownNameError
+from shiftbed.registry import did_you_mean
+
+WIDTH = 80
+LONGEST_WORD = 16
+MISSING = "–"
+BEST, SECOND = 1, 2
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands in a cell, and whether it is the best or second best of its column."""
+
+    text: str
+    place: int | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table ready to be printed.
+
+    Attributes:
+        title: What it is about.
+        caption: What its numbers are.
+        corner: What its rows are.
+        columns: The headings.
+        rows: The rows' names, each with its entries.
+        notes: What a reader must know.
+        commands: Commands that a reader may want to run next, each with what it does.
+        data: All its numbers, for machines; every row has the same keys.
+    """
+
+    title: str
+    caption: str
+    corner: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Entry]]]
+    notes: Sequence[str] = ()
+    commands: Sequence[tuple[str, str]] = ()
+    data: Sequence[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def legend(self) -> list[str]:
+        """How text marks the best and the second, where it does."""
+        found = {entry.place for _, entries in self.rows for entry in entries}
+        marks = [mark for place, mark in ((BEST, "*best*"), (SECOND, "_second_")) if place in found]
+        return [f"Marked: {' and '.join(marks)} of a column."] if marks else []
+
+
+def placed(texts: Sequence[str], values: Sequence[float | None], decimals: int = 1) -> list[Entry]:
+    """A column's entries with the best and the second marked; what prints as the same number is equally good.
+
+    Args:
+        texts: What to print.
+        values: The numbers behind, larger is better; None where there is none.
+        decimals: How many are printed.
+    """
+    shown = [None if value is None else round(value, decimals) for value in values]
+    order = sorted({value for value in shown if value is not None}, reverse=True)
+    compared = sum(value is not None for value in shown)
+    marks = dict(zip(order, (BEST, SECOND), strict=False)) if compared > 1 else {}
+    if compared == 2:  # of two rows the other is no second
+        marks = {value: place for value, place in marks.items() if place == BEST}
+    return [Entry(text, None if value is None else marks.get(value)) for text, value in zip(texts, shown, strict=True)]
+
+
+def grid_text(grid: Grid) -> str:
+    """Text of at most 80 columns; many columns continue below. *Best* and _second_ are marked as here."""
+    around = {BEST: "*", SECOND: "_", None: ""}
+    cells = [[f"{around[e.place]}{e.text}{around[e.place]}" for e in entries] for _, entries in grid.rows]
+    first = max([len(grid.corner), *(len(name) for name, _ in grid.rows)])
+    words = [word for heading in grid.columns for word in heading.replace("-", "- ").split()]
+    widest = [*(len(text) for row in cells for text in row), *(min(len(word), LONGEST_WORD) for word in words), 1]
+    first = min(first, WIDTH - 2 - max(widest))
+    width = 2 + max(widest)
+    blocks = math.ceil(len(grid.columns) * width / (WIDTH - first)) or 1
+    even = math.ceil(len(grid.columns) / blocks)
+    lines = [*textwrap.wrap(grid.title, WIDTH), *textwrap.wrap(grid.caption, WIDTH)]
+    for start in range(0, len(grid.columns), even):
+        some = slice(start, start + even)
+        count = len(grid.columns[some])
+        lines += ["", *_header(grid.columns[some], grid.corner, first, width), "─" * (first + width * count)]
+        for (name, _), row in zip(grid.rows, cells, strict=True):
+            *above, last = textwrap.wrap(name, first) or [""]
+            lines += above
+            lines.append((last.ljust(first) + "".join(text.rjust(width) for text in row[some])).rstrip())
+    lines.append("")
+    for note in [*grid.legend, *grid.notes]:
+        lines += textwrap.wrap(note, WIDTH)
+    for what, command in grid.commands:
+        parts = textwrap.wrap(command, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+        lines += [*textwrap.wrap(what, WIDTH), *"  {}".format(" \\\n  ".join(parts)).split("\n")]
+    return "\n".join(lines).rstrip()
+
+
+def _header(headings: Sequence[str], corner: str, first: int, width: int) -> list[str]:
+    """Column names, broken at hyphens into as many lines as they need, aligned at the bottom."""
+    wrapped = [textwrap.wrap(heading, width - 2) for heading in headings]
+    height = max(len(lines) for lines in wrapped)
+    lines = []
+    for level in range(height):
+        words = [(column[level - height + len(column)] if level >= height - len(column) else "") for column in wrapped]
+        label = corner if level == height - 1 else ""
+        lines.append((label.ljust(first) + "".join(word.rjust(width) for word in words)).rstrip())
+    return lines
+
+
+def grid_markdown(grid: Grid) -> str:
+    """A Markdown table; the best is bold, the second underlined."""
+    around = {BEST: ("**", "**"), SECOND: ("<u>", "</u>"), None: ("", "")}
+
+    def escaped(text: str) -> str:
+        return re.sub(r"([\\|*_`<>\[\]])", r"\\\1", text)
+
+    def shown(entry: Entry) -> str:
+        before, after = around[entry.place]
+        return f"{before}{escaped(entry.text)}{after}"
+
+    lines = [f"**{escaped(grid.title)}**", "", escaped(grid.caption), ""]
+    lines.append("| " + " | ".join(map(escaped, (grid.corner, *grid.columns))) + " |")
+    lines.append("| --- |" + " ---: |" * len(grid.columns))
+    lines += ["| " + " | ".join([escaped(name), *map(shown, entries)]) + " |" for name, entries in grid.rows]
+    lines += [f"\n{escaped(note)}" for note in grid.notes]
+    lines += [f"\n{escaped(what)}\n\n```\n{command}\n```" for what, command in grid.commands]
+    return "\n".join(lines)
+
+
+LATEX = {
+    **{symbol: f"\\{symbol}" for symbol in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", "–": "--", "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "×": r"$\times$", "Δ": r"$\Delta$"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "·": r"$\cdot$", "≤": r"$\leq$"},
+}
+
+
+def latex_escaped(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(LATEX.get(symbol, symbol) for symbol in text)
+
+
+def grid_latex(grid: Grid) -> str:
+    """A LaTeX table for the package booktabs; the best is bold, the second underlined."""
+    command = {BEST: r"\textbf{%s}", SECOND: r"\underline{%s}", None: "%s"}
+
+    def row(cells: Sequence[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
+    body = [
+        row([latex_escaped(name), *(command[entry.place] % latex_escaped(entry.text) for entry in entries)])
+        for name, entries in grid.rows
+    ]
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{latex_escaped(f'{grid.title}. {grid.caption}.')}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}",
+        r"\toprule",
+        row([latex_escaped(name) for name in (grid.corner, *grid.columns)]),
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(rf"\par\footnotesize {latex_escaped(note)}" for note in grid.notes),
+        r"\end{table}",
+        *(f"% {what} {command}" for what, command in grid.commands),
+    ]
+    return "\n".join(lines)
+
+
+def grid_html(grid: Grid) -> str:
+    """An HTML table; the best is bold, the second underlined."""
+    around = {BEST: ("<b>", "</b>"), SECOND: ("<u>", "</u>"), None: ("", "")}
+
+    def cell(entry: Entry) -> str:
+        before, after = around[entry.place]
+        return f"<td>{before}{html.escape(entry.text)}{after}</td>"
+
+    lines = [
+        "<table>",
+        f"<caption>{html.escape(grid.title)}<br>{html.escape(grid.caption)}</caption>",
+        "<thead><tr>"
+        + "".join(f"<th>{html.escape(name)}</th>" for name in (grid.corner, *grid.columns))
+        + "</tr></thead>",
+        "<tbody>",
+        *(f"<tr><th>{html.escape(name)}</th>{''.join(map(cell, entries))}</tr>" for name, entries in grid.rows),
+        "</tbody>",
+        "</table>",
+        *(f"<p>{html.escape(note)}</p>" for note in grid.notes),
+        *(f"<p>{html.escape(what)}</p><pre>{html.escape(run)}</pre>" for what, run in grid.commands),
+    ]
+    return "\n".join(lines)
+
+
+def grids_csv(grids: Sequence[Grid]) -> str:
+    """All numbers of some grids as CSV; lists are joined by spaces."""
+    buffer = io.StringIO()
+    rows = [row for grid in grids for row in grid.data]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(buffer, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _flat(value) for name, value in row.items()} for row in rows)
+    return buffer.getvalue()
+
+
+def _flat(value: Any) -> Any:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={one}" for name, one in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def grids_json(grids: Sequence[Grid]) -> str:
+    """All numbers of some grids as a JSON list."""
+    return json.dumps([row for grid in grids for row in grid.data], indent=1)
+
+
+ONE_BY_ONE = {"text": grid_text, "markdown": grid_markdown, "latex": grid_latex, "html": grid_html}
+TOGETHER = {"csv": grids_csv, "json": grids_json}
+FORMATS = (*ONE_BY_ONE, *TOGETHER)
+
+
+def render_grids(grids: Sequence[Grid], output: str) -> str:
+    """Some grids in a format.
+
+    Args:
+        grids: The grids.
+        output: One of `FORMATS`.
+
+    Raises:
+        UnknownNameError: There is no such format.
+    """
+    if output in TOGETHER:
+        return TOGETHER[output](grids).rstrip("\n")
+    if output in ONE_BY_ONE:
+        return "\n\n".join(ONE_BY_ONE[output](grid) for grid in grids)
+    raise UnknownNameError(f"There is no format '{output}'.{did_you_mean(output, list(FORMATS))}")

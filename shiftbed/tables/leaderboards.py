@@ -1,0 +1,281 @@
+"""Leaderboards: averages over datasets, ranks and their changes, and ranking scores by kind of shift."""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shiftbed import published
+from shiftbed.data import card
+from shiftbed.errors import ShiftbedError
+from shiftbed.selection import Selection
+from shiftbed.tables.estimates import Estimate, ranks, spearman, spearman_interval
+from shiftbed.tables.grids import MISSING, Entry, Grid, placed
+from shiftbed.tables.table import AVERAGE, BASELINE, ORACLE_MARK, Table
+
+UNKNOWN = "unknown"
+KINDS = ("diversity", "correlation", UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Algorithms ranked by their mean over datasets.
+
+    Attributes:
+        name: What it is called.
+        estimates: Per dataset and algorithm the accuracy.
+        units: Per dataset and algorithm the accuracies it rests on, one for each trial and domain.
+        selections: Per dataset, how models were selected.
+    """
+
+    name: str
+    estimates: Mapping[str, Mapping[str, Estimate]]
+    units: Mapping[str, Mapping[str, Sequence[float]]]
+    selections: Mapping[str, Selection | None]
+
+    @classmethod
+    def of(cls, tables: Sequence[Table], name: str = "") -> "Leaderboard":
+        """The leaderboard of some tables, one for each dataset.
+
+        Raises:
+            ShiftbedError: Two tables are about the same dataset.
+        """
+        estimates: dict[str, dict[str, Estimate]] = {}
+        units: dict[str, dict[str, list[float]]] = {}
+        for table in tables:
+            if table.dataset in estimates:
+                raise ShiftbedError(f"A leaderboard takes one table of {table.dataset}, not several; name a selection.")
+            found = {algorithm: table.estimates[algorithm, AVERAGE] for algorithm in table.algorithms}
+            estimates[table.dataset] = {algorithm: one for algorithm, one in found.items() if one is not None}
+            units[table.dataset] = {
+                algorithm: [v for c in table.columns for v in table.accuracies(algorithm, c).values()]
+                for algorithm in estimates[table.dataset]
+            }
+        return cls(name, estimates, units, {table.dataset: table.selection for table in tables})
+
+    @classmethod
+    def published(cls, paper: str, name: str = "", **labels: str) -> "Leaderboard":
+        """The leaderboard of a paper's numbers.
+
+        Args:
+            paper: A paper or one of its tables, as `published.cells` takes it.
+            name: What to call it.
+            labels: What else the cells must have, such as `weights="moco-v2"`.
+        """
+        estimates: dict[str, dict[str, Estimate]] = defaultdict(dict)
+        for cell in published.cells(paper, domain="", measure="accuracy", **labels):
+            if cell.algorithm and cell.dataset and cell.mean is not None:  # not the means over algorithms
+                estimates[cell.dataset][cell.algorithm] = Estimate(cell.mean, cell.spread, 1)
+        units = {key: {name: [one.mean] for name, one in found.items()} for key, found in estimates.items()}
+        return cls(name or paper, estimates, units, dict.fromkeys(estimates))
+
+    @property
+    def has_oracle(self) -> bool:
+        """Whether a number of some dataset was chosen with the test domain's labels."""
+        return any(rule is not None and rule.oracle for rule in self.selections.values())
+
+    @property
+    def oracle_note(self) -> list[str]:
+        """What must be said of oracle numbers, if there are any."""
+        return [f"{ORACLE_MARK} Oracle: chosen with the test domain's labels."] if self.has_oracle else []
+
+    @property
+    def averages(self) -> dict[str, float]:
+        """The mean over datasets of every algorithm that has all of them."""
+        every = set.intersection(*(set(found) for found in self.estimates.values())) if self.estimates else set()
+        names = [name for found in self.estimates.values() for name in found if name in every]
+        return {
+            name: statistics.fmean(found[name].mean for found in self.estimates.values())
+            for name in dict.fromkeys(names)
+        }
+
+    def average_error(self, algorithm: str) -> float | None:
+        """The standard error of an algorithm's mean over datasets, whose errors are independent."""
+        errors = [found[algorithm].standard_error for found in self.estimates.values() if algorithm in found]
+        known = [error for error in errors if error is not None]
+        if algorithm not in self.averages or len(known) < len(errors):
+            return None
+        return math.sqrt(sum(error**2 for error in known)) / len(known)
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """Their ranks, 1 for the best."""
+        return ranks(self.averages)
+
+    def arrays(self, names: Sequence[str]) -> list[np.ndarray]:
+        """Per dataset, algorithms × units; one unit, the mean, where the algorithms' units differ in number."""
+        found = []
+        for dataset, units in self.units.items():
+            lengths = {len(units[name]) for name in names}
+            rows = [units[name] if len(lengths) == 1 else [self.estimates[dataset][name].mean] for name in names]
+            found.append(np.array(rows))
+        return found
+
+    def agreement(self, other: "Leaderboard") -> tuple[float, tuple[float, float] | None, int] | None:
+        """Spearman's correlation with another leaderboard, its bootstrap interval, and the number of algorithms."""
+        mine, theirs = self.averages, other.averages
+        names = [name for name in mine if name in theirs]
+        correlation = spearman(mine, theirs)
+        if correlation is None:
+            return None
+        return correlation, spearman_interval(self.arrays(names), other.arrays(names)), len(names)
+
+    def grid(self, against: "Leaderboard | None" = None) -> Grid:
+        """The leaderboard ready to be printed, best first.
+
+        Args:
+            against: Another leaderboard; changes of rank (its rank minus ours) are then shown.
+        """
+        averages, places = self.averages, self.ranks
+        every = {name for found in self.estimates.values() for name in found}
+        names = sorted(every, key=lambda name: (places.get(name, len(every)), name.lower()))
+        columns = [self._column(dataset, names) for dataset in self.estimates]
+        mark = ORACLE_MARK if self.has_oracle else ""
+        texts = [_text(averages.get(name), self.average_error(name), mark) for name in names]
+        columns.append(placed(texts, [averages.get(name) for name in names]))
+        columns.append([Entry(str(places.get(name, MISSING))) for name in names])
+        before = _ranks_among(against, averages) if against else {}
+        now = _ranks_among(self, before)
+        if against:
+            columns.append([Entry(_signed(before[n] - now[n] if n in before else None)) for n in names])
+        rules = sorted({rule.name for rule in self.selections.values() if rule})
+        return Grid(
+            title=self.name or "All datasets",
+            caption=f"{', '.join(rules) or 'as published'}: accuracy in %, mean ± standard error",
+            corner="algorithm",
+            columns=[*self.estimates, "Avg", "rank", *(["ΔR"] if against else [])],
+            rows=[(name, [column[row] for column in columns]) for row, name in enumerate(names)],
+            notes=self._notes(against),
+            data=[
+                {
+                    "leaderboard": self.name,
+                    "oracle": self.has_oracle,
+                    "algorithm": name,
+                    **{
+                        dataset: found[name].mean if name in found else None
+                        for dataset, found in self.estimates.items()
+                    },
+                    "average": averages.get(name),
+                    "standard_error": self.average_error(name),
+                    "rank": places.get(name),
+                    "change_of_rank": before[name] - now[name] if name in before else None,
+                }
+                for name in names
+            ],
+        )
+
+    def _column(self, dataset: str, names: Sequence[str]) -> list[Entry]:
+        rule = self.selections[dataset]
+        mark = ORACLE_MARK if rule and rule.oracle else ""
+        cells = [self.estimates[dataset].get(name) for name in names]
+        texts = [MISSING if cell is None else _text(cell.mean, cell.standard_error, mark) for cell in cells]
+        return placed(texts, [None if cell is None else cell.mean for cell in cells])
+
+    def _notes(self, against: "Leaderboard | None") -> list[str]:
+        notes = ["Avg is the mean over datasets; algorithms without all of them are not ranked."]
+        notes += self.oracle_note
+        if not against:
+            return notes
+        notes.append(f"ΔR is the rank in {against.name} minus the rank here, among the algorithms that both rank.")
+        found = self.agreement(against)
+        if found is None:
+            return [*notes, f"The rank correlation with {against.name} is not defined."]
+        correlation, interval, n = found
+        between = f", 95 % bootstrap interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
+        return [*notes, f"Spearman's correlation with {against.name}: {correlation:.3f}{between}, n = {n} algorithms."]
+
+
+def _text(mean: float | None, error: float | None, mark: str = "") -> str:
+    if mean is None:
+        return MISSING
+    return f"{mean:.1f}{mark}" + ("" if error is None else f" ±{error:.1f}")
+
+
+def _ranks_among(board: Leaderboard, names: Mapping[str, float] | Mapping[str, int]) -> dict[str, int]:
+    return ranks({name: value for name, value in board.averages.items() if name in names})
+
+
+def leaderboards(tables: Sequence[Table]) -> list[Leaderboard]:
+    """The leaderboards of a sweep: one for each selection and recipe with tables of several datasets."""
+    groups: dict[tuple[str, str, str], list[Table]] = defaultdict(list)
+    for table in tables:
+        by_hand = "".join(f", {name} = {value}" for name, value in table.about["overrides"].items())
+        groups[table.selection.name, table.about["recipe"]["name"], by_hand].append(table)
+    found = []
+    for (_, recipe, by_hand), members in groups.items():
+        datasets = {table.dataset for table in members}
+        if 1 < len(datasets) == len(members):
+            found.append(Leaderboard.of(members, f"All datasets, recipe {recipe}{by_hand}"))
+    return found
+
+
+def ranking_score(ours: Mapping[str, float], baseline: Mapping[str, tuple[float, float]]) -> int | None:
+    """OoD-Bench's score: datasets where an algorithm is above ERM's mean ± standard error, minus those below.
+
+    Args:
+        ours: Per dataset the algorithm's mean accuracy.
+        baseline: Per dataset ERM's mean and standard error; the ends of the interval count as inside.
+
+    Returns:
+        The score, or None where the algorithm lacks a dataset.
+    """
+    if not set(baseline) <= set(ours):
+        return None
+    margin = 1e-9  # printed numbers are decimal fractions: 81.5 + 0.1 must not be below 81.6
+    above = sum(ours[dataset] > mean + error + margin for dataset, (mean, error) in baseline.items())
+    below = sum(ours[dataset] < mean - error - margin for dataset, (mean, error) in baseline.items())
+    return above - below
+
+
+def shift_kind(dataset: str) -> str:
+    """The kind of shift that dominates a dataset, from its card; else unknown."""
+    try:
+        return card(dataset).shift or UNKNOWN
+    except ShiftbedError:
+        return UNKNOWN
+
+
+def ranking_grid(board: Leaderboard, kinds: Mapping[str, str] | None = None) -> Grid:
+    """OoD-Bench's ranking scores, the kinds of shift side by side.
+
+    Args:
+        board: A leaderboard with ERM in it.
+        kinds: Per dataset its kind of shift, where the card does not say it (from a shift estimate).
+
+    Raises:
+        ShiftbedError: ERM has no standard error on some dataset.
+    """
+    by_kind: dict[str, dict[str, tuple[float, float]]] = {kind: {} for kind in KINDS}
+    for dataset, found in board.estimates.items():
+        reference = found.get(BASELINE)
+        if reference is None or reference.standard_error is None:
+            raise ShiftbedError(f"A ranking score needs {BASELINE} on {dataset} with at least two trials; run them.")
+        kind = (kinds or {}).get(dataset) or shift_kind(dataset)
+        by_kind[kind][dataset] = (reference.mean, reference.standard_error)
+    shown = [kind for kind in KINDS if by_kind[kind]]
+    names = list(dict.fromkeys(name for found in board.estimates.values() for name in found))
+    means = {
+        name: {dataset: found[name].mean for dataset, found in board.estimates.items() if name in found}
+        for name in names
+    }
+    scores = {name: {kind: ranking_score(means[name], by_kind[kind]) for kind in shown} for name in names}
+    names.sort(key=lambda name: ([-(score if score is not None else -99) for score in scores[name].values()], name))
+    mark = ORACLE_MARK if board.has_oracle else ""
+    return Grid(
+        title=board.name or "All datasets",
+        caption=f"Ranking score: datasets above {BASELINE}'s mean ± standard error, minus those below",
+        corner="algorithm",
+        columns=[f"{kind} ({len(by_kind[kind])})" for kind in shown],
+        rows=[(name, [Entry(_signed(scores[name][kind], mark)) for kind in shown]) for name in names],
+        notes=[*(f"{kind}: {', '.join(by_kind[kind])}." for kind in shown), *board.oracle_note],
+        data=[
+            {"leaderboard": board.name, "oracle": board.has_oracle, "algorithm": name, **scores[name]} for name in names
+        ],
+    )
+
+
+def _signed(score: int | None, mark: str = "") -> str:
+    return MISSING if score is None else f"{score:+d}{mark}" if score else f"0{mark}"

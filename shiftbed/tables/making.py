@@ -1,0 +1,242 @@
+"""Making tables: from finished jobs and the plan to one table for each setting and selection."""
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from shiftbed.errors import StoreError
+from shiftbed.selection import SELECTIONS, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
+from shiftbed.sweeps.plan import planned
+from shiftbed.sweeps.records import Records
+from shiftbed.tables.estimates import StandardError
+from shiftbed.tables.grids import Grid, grid_text, render_grids
+from shiftbed.tables.missing import MissingJob
+from shiftbed.tables.table import Chosen, Table, Tested, as_rows, reported_columns
+from shiftbed.training.store import LocalStore
+
+USUAL = ("training-domain-validation", "domain-cross-validation", "ood-validation", "oracle")
+ALL = "all"
+
+
+def read_tables(folder: str | Path, selections: Sequence[str] = (), se: StandardError = "sample") -> list[Table]:
+    """The tables of a sweep's folder, from its finished jobs.
+
+    Args:
+        folder: The sweep's folder.
+        selections: Names of selection rules, or "all"; by default the usual ones, where the jobs have what they read.
+        se: The standard error: "sample" (divisor n − 1), or "population" as in DomainBed's printed tables.
+
+    Raises:
+        StoreError: No job is finished there.
+    """
+    asked = [name for one in selections for name in (list(SELECTIONS) if one == ALL else [one])]
+    rules = [SELECTIONS[name] for name in dict.fromkeys(asked or USUAL)]
+    store = LocalStore(Path(folder))
+    with Records(store) as records:
+        tasks = records.tasks(_metrics(rules))
+    if not tasks:
+        raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+    tables = tables_of(tasks, rules, planned(store).values(), se, str(folder))
+    return tables if asked else [table for table in tables if not (table.is_empty and table.lacking)]
+
+
+def make_tables(
+    jobs: Iterable[JobRecords],
+    selections: Sequence[Selection],
+    plan: Iterable[dict[str, Any]] = (),
+    se: StandardError = "sample",
+    folder: str = "DIR",
+) -> list[Table]:
+    """All tables of some finished jobs: one for each setting and selection.
+
+    Args:
+        jobs: The finished jobs.
+        selections: The rules.
+        plan: What was asked for: a domain or an algorithm with no finished job is then shown as missing.
+        se: The standard error.
+        folder: Where the sweep is, for commands.
+    """
+    return tables_of(tasks_of(jobs, _metrics(selections)), selections, plan, se, folder)
+
+
+def _metrics(selections: Sequence[Selection]) -> list[str]:
+    """What is read to choose, and to report."""
+    return sorted({"accuracy", "count"}.union(*(selection.metrics for selection in selections)))
+
+
+def tables_of(
+    tasks: Sequence[TaskRecords],
+    selections: Sequence[Selection],
+    plan: Iterable[dict[str, Any]] = (),
+    se: StandardError = "sample",
+    folder: str = "DIR",
+) -> list[Table]:
+    """The same from records that are columns already.
+
+    Tasks that test two domains have no table of their own where their domains are also tested alone: they are there
+    for domain cross-validation.
+    """
+    companions = Companions(tasks)
+    settings: dict[str, list[TaskRecords]] = defaultdict(list)
+    for task in tasks:
+        if not companions.is_pair_of_singles(task):
+            settings[task.abouts[0]["setting"]].append(task)
+    asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in plan:
+        asked[row["setting"]].append(row)
+
+    def order(setting: str) -> tuple[str, ...]:
+        about = settings[setting][0].abouts[0]
+        return about["dataset"], str(about["version"]), about["recipe"]["name"], setting
+
+    return [
+        table
+        for setting in sorted(settings, key=order)
+        for table in Setting(settings[setting], asked[setting], companions, se, folder).tables(selections)
+    ]
+
+
+class Setting:
+    """The tasks that stand in one table, whatever the selection.
+
+    Args:
+        tasks: Their finished jobs.
+        asked: The setting's part of the plan.
+        companions: All tasks of the sweep.
+        se: The standard error.
+        folder: Where the sweep is, for commands.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskRecords],
+        asked: Sequence[dict[str, Any]],
+        companions: Companions,
+        se: StandardError,
+        folder: str,
+    ) -> None:
+        self.tasks, self.companions, self.se, self.folder = tasks, companions, se, folder
+        self.about = tasks[0].abouts[0]
+        self.variants = _labels({cell.variant for task in tasks for cell in task.cells})
+        finished = {about["id"] for task in tasks for about in task.abouts}
+        unfinished = [row for row in asked if row["id"] not in finished]
+        self.missing = [_missing(row) for row in unfinished]
+        known = {variant.algorithm for variant in self.variants}
+        self.names = {label: variant.algorithm for variant, label in self.variants.items()}
+        self.names |= {row["algorithm"]: row["algorithm"] for row in unfinished if row["algorithm"] not in known}
+        columns = {column for task in tasks for column in reported_columns(task.abouts[0])}
+        columns |= {column for row in unfinished for column in reported_columns({**self.about, **row})}
+        order = {split["domain"]: place for place, split in enumerate(self.about["splits"])}
+
+        def place(domain: str) -> int:
+            return order.get(domain, -1)
+
+        self.columns = sorted(columns, key=lambda column: (place(column[1]), [place(name) for name in column[0]]))
+        sizes: dict[str, list[int]] = defaultdict(list)
+        for task in tasks:
+            for cell, rows in task.cells.items():
+                sizes[self.variants[cell.variant]].append(rows.stop - rows.start)
+        self.draws = {label: (min(counts), max(counts)) for label, counts in sorted(sizes.items())}
+        self.intervals = sorted({about["recipe"]["evaluate_every"] for task in tasks for about in task.abouts})
+
+    def tables(self, selections: Sequence[Selection]) -> list[Table]:
+        """The table of each selection."""
+        return [self.table(selection) for selection in selections]
+
+    def table(self, selection: Selection) -> Table:
+        """The table of one selection."""
+        chosen: dict[str, dict[Tested, dict[int, Chosen]]] = {label: {} for label in sorted(self.names)}
+        for task in self.tasks:
+            for cell, choice in selection.choices(task, self.companions).items():
+                trials = chosen[self.variants[cell.variant]].setdefault(task.tested, {})
+                trials[cell.trial] = Chosen(task, choice)
+        pairs = {job for task in self.tasks if selection.needs_pairs for job in _missing_pairs(task, self.companions)}
+        is_empty = not any(chosen.values())
+        lacks = [set(selection.lacking(task, self.companions)) for task in self.tasks if is_empty]
+        return Table(
+            about=self.about,
+            selection=selection,
+            columns=tuple(self.columns),
+            chosen=chosen,
+            names=self.names,
+            draws=self.draws,
+            intervals=tuple(self.intervals),
+            missing=tuple(sorted(self.missing)),
+            missing_pairs=tuple(sorted(pairs)),
+            lacking=tuple(sorted(set.intersection(*lacks), key=str)) if is_empty else (),
+            se=self.se,
+            folder=self.folder,
+        )
+
+
+def _missing(row: dict[str, Any]) -> MissingJob:
+    return MissingJob(row["algorithm"], tuple(row["test_domains"]), row["trial"], row["draw"])
+
+
+def _missing_pairs(task: TaskRecords, companions: Companions) -> Iterable[MissingJob]:
+    """The jobs that domain cross-validation of a task's jobs would need and that have not finished."""
+    order = list(dict.fromkeys(split["domain"] for split in task.splits))
+    for domain, pair in companions.pairs(task).items():
+        tested = tuple(sorted((*task.tested, domain), key=order.index))
+        for cell, draw in task.keys:
+            if pair is None or (cell, draw) not in pair.rows:
+                yield MissingJob(cell.variant.algorithm, tested, cell.trial, draw)
+
+
+def _labels(variants: Iterable[Variant]) -> dict[Variant, str]:
+    """The rows' names: the algorithm, with what was set by hand, and the revision where there are several."""
+    revisions: dict[str, set[int | str]] = defaultdict(set)
+    ordered = sorted(variants, key=str)
+    for variant in ordered:
+        revisions[variant.algorithm].add(variant.revision)
+
+    def label(variant: Variant) -> str:
+        marks = [f"{name} = {value}" for name, value in json.loads(variant.by_hand or "{}").items()]
+        if len(revisions[variant.algorithm]) > 1:
+            marks.append(str(variant.revision))
+        return variant.algorithm + (f" ({', '.join(marks)})" if marks else "")
+
+    return {variant: label(variant) for variant in ordered}
+
+
+def as_text(table: Table | Grid) -> str:
+    """The table as text of at most 80 columns; many domains continue below."""
+    return grid_text(_grid(table))
+
+
+def as_csv(tables: Sequence[Table]) -> str:
+    """All cells of some tables as CSV; jobs, draws and steps of the choices are joined by spaces.
+
+    `least_draws` and `most_draws` say from how many draws an algorithm's cells were chosen.
+    """
+    buffer = io.StringIO()
+    rows = as_rows(tables)
+    plain = [name for name in rows[0] if name not in ("overrides", "chosen")]
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*plain, "overrides", "jobs", "draws", "chosen_steps"])
+    for row in rows:
+        by_hand = " ".join(f"{name}={value}" for name, value in row["overrides"].items())
+        joined = [" ".join(str(one[key]) for one in row["chosen"]) for key in ("job", "draw", "step")]
+        writer.writerow([*(row[name] for name in plain), by_hand, *joined])
+    return buffer.getvalue()
+
+
+def render(tables: Sequence[Table | Grid], output: str = "text") -> str:
+    """Tables in a format: text, markdown, latex, html, csv or json.
+
+    Raises:
+        UnknownNameError: There is no such format.
+    """
+    if output == "csv":
+        plain = [table for table in tables if isinstance(table, Table)]
+        others = [table for table in tables if isinstance(table, Grid)]
+        return "\n".join([*([as_csv(plain)] if plain else []), *([render_grids(others, output)] if others else [])])
+    return render_grids([_grid(table) for table in tables], output)
+
+
+def _grid(table: Table | Grid) -> Grid:
+    return table if isinstance(table, Grid) else table.grid()

@@ -1,0 +1,232 @@
+"""Spreads: how one model's accuracy differs between test domains, groups of domains, checkpoints and trials."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shiftbed.data import card
+from shiftbed.errors import ShiftbedError
+from shiftbed.tables.estimates import Estimate
+from shiftbed.tables.grids import MISSING, Entry, Grid, placed
+from shiftbed.tables.table import BASELINE, ORACLE_MARK, Chosen, Table, Tested
+
+LAST_RECORDS = 10
+
+
+def domain_summary(accuracies: Mapping[str, float], counts: Mapping[str, float], ddof: int = 1) -> dict[str, float]:
+    """NICO++'s three numbers of one model: its average over test domains, overall accuracy, and their deviation.
+
+    Args:
+        accuracies: Per test domain.
+        counts: Images of each.
+        ddof: The deviation's divisor is the number of domains minus this: 1 is the paper's formula, 0 its tables.
+
+    Raises:
+        ShiftbedError: One domain has no deviation.
+    """
+    values = list(accuracies.values())
+    if len(values) < 2:
+        raise ShiftbedError("One test domain has no deviation over domains; test several together.")
+    overall = sum(accuracies[name] * counts[name] for name in accuracies) / sum(counts[name] for name in accuracies)
+    return {
+        "average": statistics.fmean(values),
+        "overall": overall,
+        "deviation": float(np.std(values, ddof=ddof)),
+        "worst": min(values),
+    }
+
+
+def spread_grid(table: Table, ddof: int = 1) -> list[Grid]:
+    """NICO++'s tables: accuracy by domain of models that are tested on several, one table for each such set.
+
+    Raises:
+        ShiftbedError: Every model of the table is tested on one domain.
+    """
+    sets = [tested for tested in dict.fromkeys(tested for tested, _ in table.columns) if len(tested) > 1]
+    if not sets:
+        raise ShiftbedError(f"The models of {table.title} are tested on one domain each, which has no deviation.")
+    return [_spread(table, tested, ddof) for tested in sets]
+
+
+def _spread(table: Table, tested: Tested, ddof: int) -> Grid:
+    measures = ("overall", "average", "deviation", "worst")
+    cells: dict[str, dict[str, Estimate | None]] = {}
+    for name in table.algorithms:
+        trials = [
+            {domain: one.accuracy(domain) for domain in tested} | {"": one}
+            for _, one in sorted(table.chosen[name].get(tested, {}).items())
+        ]
+        numbers = [_with_summary(trial, tested, ddof) for trial in trials]
+        cells[name] = {key: Estimate.of([one[key] for one in numbers], table.se) for key in (*tested, *measures)}
+    keys = (*tested, *measures)
+    columns = {key: _column([cells[name][key] for name in table.algorithms], key, table) for key in keys}
+    divisor = "K − 1, as in NICO++'s formula; its tables divide by K" if ddof else "K, as in NICO++'s tables"
+    return Grid(
+        title=table.title,
+        caption=f"{table.selection.name}: accuracy in % of one model by test domain, mean over trials",
+        corner="algorithm",
+        columns=[*tested, "Ova", "Avg", "Std", "worst"],
+        rows=[(name, [columns[key][row] for key in keys]) for row, name in enumerate(table.algorithms)],
+        notes=[
+            f"Std is the standard deviation over the K = {len(tested)} test domains (divisor {divisor}).",
+            *table.notes(),
+        ],
+        data=[
+            {
+                "dataset": table.dataset,
+                "selection": table.selection.name,
+                "algorithm": name,
+                **{key: None if cell is None else cell.mean for key, cell in cells[name].items()},
+                "n": max((cell.n for cell in cells[name].values() if cell), default=0),
+                "ddof": ddof,
+            }
+            for name in table.algorithms
+        ],
+    )
+
+
+def _with_summary(trial: dict[str, Any], tested: Tested, ddof: int) -> dict[str, float]:
+    accuracies = {domain: trial[domain] for domain in tested}
+    one: Chosen = trial[""]
+    return {**accuracies, **domain_summary(accuracies, one.counts(), ddof)}
+
+
+def _column(cells: Sequence[Estimate | None], key: str, table: Table) -> list[Entry]:
+    mark = ORACLE_MARK if table.selection.oracle else ""
+    texts = [MISSING if cell is None else f"{cell.mean:.2f}{mark}" for cell in cells]
+    if key == "deviation":  # neither a small nor a large one is better by itself
+        return [Entry(text) for text in texts]
+    return placed(texts, [None if cell is None else cell.mean for cell in cells], decimals=2)
+
+
+def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) -> Grid:
+    """CIFAR-10-W's tables: accuracy by group of test domains, every domain weighing the same, mean ± deviation.
+
+    Args:
+        table: A table with many test domains.
+        groups: Domains by group; the clusters of the dataset's card by default.
+
+    Raises:
+        ShiftbedError: There are no groups.
+    """
+    groups = dict(groups or card(table.dataset).clusters)
+    if not groups:
+        raise ShiftbedError(f"The card of {table.dataset} has no clusters of domains; give the groups.")
+    groups["All"] = [domain for _, domain in table.columns]
+    cells = {(name, group): _grouped(table, name, set(groups[group])) for name in table.algorithms for group in groups}
+    mark = ORACLE_MARK if table.selection.oracle else ""
+    columns = {}
+    for group in groups:
+        column = [cells[name, group] for name in table.algorithms]
+        texts = [
+            MISSING
+            if cell is None
+            else f"{cell.mean:.2f}{mark}" + ("" if cell.deviation is None else f" ±{cell.deviation:.2f}")
+            for cell in column
+        ]
+        columns[group] = placed(texts, [None if cell is None else cell.mean for cell in column], decimals=2)
+    counts = sorted({cell.n for cell in cells.values() if cell})
+    return Grid(
+        title=table.title,
+        caption=f"{table.selection.name}: accuracy in %, mean ± standard deviation of runs, "
+        f"n = {' or '.join(map(str, counts)) or 0}; every domain of a group weighs the same",
+        corner="algorithm",
+        columns=list(groups),
+        rows=[(name, [columns[group][row] for group in groups]) for row, name in enumerate(table.algorithms)],
+        notes=table.notes(),
+        data=[
+            {
+                "dataset": table.dataset,
+                "selection": table.selection.name,
+                "algorithm": name,
+                "group": group,
+                "accuracy": cell.mean if cell else None,
+                "deviation": cell.deviation if cell else None,
+                "n": cell.n if cell else 0,
+            }
+            for (name, group), cell in cells.items()
+        ],
+    )
+
+
+def _grouped(table: Table, algorithm: str, domains: set[str]) -> Estimate | None:
+    """The unweighted mean over a group's domains within each trial that has all of them."""
+    found = [table.accuracies(algorithm, column) for column in table.columns if column[1] in domains]
+    if not found:
+        return None
+    trials = sorted(set.intersection(*map(set, found)))
+    return Estimate.of([statistics.fmean(values[trial] for values in found) for trial in trials], table.se)
+
+
+def thirds(distances: Mapping[str, float]) -> dict[str, list[str]]:
+    """Domains as *near*, *middle* and *far* from the training domains: thirds of their distance.
+
+    Args:
+        distances: Per domain its (Fréchet) distance to the training domains.
+    """
+    ordered = sorted(distances, key=lambda name: (distances[name], name))
+    names = ("near", "middle", "far")
+    return {name: [str(one) for one in part] for name, part in zip(names, np.array_split(ordered, 3), strict=True)}
+
+
+def improvements(table: Table, baseline: str = BASELINE) -> list[dict[str, Any]]:
+    """Per algorithm and domain, the baseline's accuracy and how much better the algorithm is, for a scatter plot."""
+    rows = []
+    for name in table.algorithms:
+        for column in table.columns:
+            one, other = table.accuracies(name, column), table.accuracies(baseline, column)
+            trials = sorted(set(one) & set(other))
+            if name != baseline and trials:
+                reference = statistics.fmean(other[trial] for trial in trials)
+                gain = statistics.fmean(one[trial] - other[trial] for trial in trials)
+                row = {"algorithm": name, "test": column[1], "baseline": reference, "improvement": gain}
+                rows.append({**row, "n": len(trials)})
+    return rows
+
+
+def variance_grid(source: Table, oracle: Table, last: int = LAST_RECORDS) -> Grid:
+    """NICO++'s variance study: over the last records, over trials, and the gap to selection by the test domains.
+
+    Args:
+        source: The table under the selection that is studied.
+        oracle: The same jobs selected with the test domains' labels.
+        last: How many of a job's last records *epoch* looks at.
+    """
+    rows, data = [], []
+    for name in source.algorithms:
+        numbers = _variances(source, oracle, name, last)
+        rows.append((name, [Entry(MISSING if value is None else f"{value:.2f}") for value in numbers.values()]))
+        data.append({"dataset": source.dataset, "selection": source.selection.name, "algorithm": name, **numbers})
+    return Grid(
+        title=source.title,
+        caption=f"{source.selection.name}: standard deviations and gap, in points, mean over test domains",
+        corner="algorithm",
+        columns=["epoch", "seed", "gap"],
+        rows=rows,
+        notes=[
+            f"epoch: over the last {last} records of a job; seed: over trials (both with divisor n − 1); gap: what "
+            f"{oracle.selection.name}{ORACLE_MARK} selection, which knows the test domain's labels, would gain."
+        ],
+        data=data,
+    )
+
+
+def _variances(source: Table, oracle: Table, name: str, last: int) -> dict[str, float | None]:
+    epochs, seeds, gaps = [], [], []
+    for tested, domain in source.columns:
+        trials = source.chosen[name].get(tested, {})
+        for one in trials.values():
+            positions = np.flatnonzero(one.task.steps[one.choice.row] >= 0)[-last:]
+            if len(positions) > 1:
+                epochs.append(statistics.stdev(one.accuracy(domain, int(position)) for position in positions))
+        values = {trial: one.accuracy(domain) for trial, one in trials.items()}
+        if len(values) > 1:
+            seeds.append(statistics.stdev(values.values()))
+        known = oracle.accuracies(name, (tested, domain)) if name in oracle.chosen else {}
+        gaps += [known[trial] - values[trial] for trial in values if trial in known]
+    return {
+        label: statistics.fmean(found) if found else None
+        for label, found in (("epoch", epochs), ("seed", seeds), ("gap", gaps))
+    }

@@ -1,0 +1,317 @@
+"""A table: results by algorithm and test domain under one selection, with what they rest on."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shiftbed.protocols import Flexible
+from shiftbed.selection import Choice, Selection, TaskRecords, own_rule
+from shiftbed.selection import Column as RecordColumn
+from shiftbed.selection.evidence import ELSEWHERE, PAIR
+from shiftbed.tables.estimates import Comparison, Estimate, StandardError, paired_permutation_test
+from shiftbed.tables.grids import MISSING, Grid, placed
+from shiftbed.tables.missing import MissingJob, named_jobs, sweep_command
+
+ORACLE_MARK = "†"
+LEAK_MARK = "‡"
+BASELINE = "ERM"
+Tested = tuple[str, ...]  # the domains that are tested together
+Column = tuple[Tested, str]  # one of them, or OVERALL
+OVERALL = ""  # in place of a domain, where accuracy by domain is not defined
+AVERAGE: Column = ((), "")  # the column that averages all others
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The record that a selection picked for one cell."""
+
+    task: TaskRecords
+    choice: Choice
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The chosen job's description."""
+        return self.task.abouts[self.choice.row]
+
+    def accuracy(self, domain: str, position: int | None = None) -> float:
+        """What is reported, in percent: the accuracy on a test domain, or over the images of all of them.
+
+        Args:
+            domain: The domain, or `OVERALL`.
+            position: Another record of the job than the chosen one.
+        """
+        position = self.choice.position if position is None else position
+        places = self.task.reported(domain)
+        accuracy = self.task.values["accuracy"][self.choice.row, position, places]
+        if len(places) == 1:
+            return 100 * float(accuracy[0])
+        counts = self.task.values["count"][self.choice.row, position, places]
+        return 100 * float(accuracy @ counts / counts.sum())
+
+    def counts(self) -> dict[str, float]:
+        """How many images of each test domain are reported."""
+        counts = self.task.values["count"][self.choice.row, self.choice.position]
+        return {name: float(counts[self.task.reported(name)].sum()) for name in self.task.tested}
+
+
+def reported_columns(about: dict[str, Any]) -> list[Column]:
+    """The columns a job fills: one for each domain it tests, or one overall."""
+    tested = tuple(about["test_domains"])
+    if about["task"]["kind"] == Flexible.kind:
+        return [(tested, OVERALL)]
+    return [(tested, domain) for domain in tested]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One setting (dataset, recipe, hyperparameters set by hand) under one selection.
+
+    Attributes:
+        about: The description of one of its jobs: dataset, version, recipe and what else all of them share.
+        columns: The test domains, each with those it is tested together with.
+        chosen: Per algorithm, tested domains and trial, what the selection picked.
+        names: Per row the registry name of its algorithm.
+        draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest.
+        intervals: The evaluation intervals of its jobs.
+        missing: The jobs that were planned and have not finished.
+        missing_pairs: The jobs that test two domains and that the selection needs.
+        lacking: The columns that the selection reads and no job of the setting has.
+        se: The standard error's divisor.
+        folder: Where the sweep is.
+    """
+
+    about: dict[str, Any]
+    selection: Selection
+    columns: tuple[Column, ...]
+    chosen: dict[str, dict[Tested, dict[int, Chosen]]]
+    names: dict[str, str]
+    draws: dict[str, tuple[int, int]]
+    intervals: tuple[int, ...]
+    missing: tuple[MissingJob, ...] = ()
+    missing_pairs: tuple[MissingJob, ...] = ()
+    lacking: tuple[RecordColumn, ...] = ()
+    se: StandardError = "sample"
+    folder: str = "DIR"
+
+    @property
+    def dataset(self) -> str:
+        """The dataset's name."""
+        return self.about["dataset"]
+
+    @property
+    def title(self) -> str:
+        """Dataset, recipe, and what was set by hand."""
+        recipe = self.about["recipe"]
+        by_hand = "".join(f", {name} = {value}" for name, value in self.about["overrides"].items())
+        how = f"recipe {recipe['name']}, {recipe['steps']} steps{by_hand}"
+        return f"{self.dataset} (version {self.about['version']}), {how}"
+
+    @property
+    def algorithms(self) -> list[str]:
+        """ERM first, the others by name."""
+        return sorted(self.chosen, key=lambda name: (name.split(" ")[0] != BASELINE, name.lower()))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the selection picked nothing at all."""
+        return not any(trials for cells in self.chosen.values() for trials in cells.values())
+
+    @cached_property
+    def leaks(self) -> dict[str, bool]:
+        """Per row, whether the selection knows what its algorithm does without."""
+        return {label: self.selection.leaks(name) for label, name in self.names.items()}
+
+    @property
+    def not_recorded(self) -> list[str]:
+        """The columns it lacks that belong to its own jobs, and not to others beside them."""
+        return [str(column) for column in self.lacking if column.role not in (PAIR, ELSEWHERE)]
+
+    def accuracies(self, algorithm: str, column: Column) -> dict[int, float]:
+        """The accuracy of each trial; `AVERAGE` averages the domains within each trial that has all of them."""
+        cells = self.chosen[algorithm]
+        if column != AVERAGE:
+            tested, domain = column
+            return {trial: one.accuracy(domain) for trial, one in sorted(cells.get(tested, {}).items())}
+        each = [self.accuracies(algorithm, column) for column in self.columns]
+        trials = sorted(set.intersection(*map(set, each)))
+        return {trial: statistics.fmean(values[trial] for values in each) for trial in trials}
+
+    def estimate(self, algorithm: str, column: Column) -> Estimate | None:
+        """A cell."""
+        return Estimate.of(list(self.accuracies(algorithm, column).values()), self.se)
+
+    @cached_property
+    def estimates(self) -> dict[tuple[str, Column], Estimate | None]:
+        """All cells."""
+        columns = (*self.columns, AVERAGE)
+        return {(name, column): self.estimate(name, column) for name in self.algorithms for column in columns}
+
+    def pairs(self, algorithm: str, baseline: str = BASELINE) -> tuple[list[float], list[float]]:
+        """The accuracies of two algorithms on the trials and domains that both have."""
+        ours, theirs = [], []
+        for column in self.columns:
+            one, other = self.accuracies(algorithm, column), self.accuracies(baseline, column)
+            for trial in sorted(set(one) & set(other)):
+                ours.append(one[trial])
+                theirs.append(other[trial])
+        return ours, theirs
+
+    def comparison(self, algorithm: str, baseline: str = BASELINE) -> Comparison | None:
+        """A paired permutation test against another algorithm over the trials and domains that both have."""
+        if baseline not in self.chosen or algorithm == baseline:
+            return None
+        return paired_permutation_test(*self.pairs(algorithm, baseline))
+
+    def heading(self, column: Column) -> str:
+        """A column's name: its domain, with its companions where it is tested in several companies."""
+        tested, domain = column
+        if column == AVERAGE:
+            return "Avg"
+        if domain == OVERALL:
+            return "overall"
+        several = sum(other == domain for _, other in self.columns) > 1
+        return f"{domain} (with {', '.join(name for name in tested if name != domain)})" if several else domain
+
+    def why_empty(self, algorithm: str, column: Column) -> str:
+        """Why a cell has no number; the empty text if it has one."""
+        if self.estimates[algorithm, column] is not None:
+            return ""
+        if self.not_recorded:
+            return f"not recorded: {', '.join(self.not_recorded)}"
+        own = [job for job in self.missing if job.algorithm == self.names[algorithm]]
+        if column != AVERAGE:
+            own = [job for job in own if job.tested == column[0]]
+        if own:
+            return f"not finished: {named_jobs(own)}"
+        if self.missing_pairs:
+            return f"not run: {named_jobs(self.missing_pairs)}"
+        if column == AVERAGE:
+            return "no trial has every domain"
+        return "never planned" if algorithm not in self.draws else "no finished job competes"
+
+    def notes(self) -> list[str]:
+        """What a reader must know before comparing rows."""
+        mark = f"{ORACLE_MARK} Oracle: chosen with the test domain's labels. " if self.selection.oracle else ""
+        notes = [f"{mark}{self.selection.summary}"]
+        if self.not_recorded:
+            notes.append(
+                f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."
+            )
+        if self.selection.needs_other_datasets and self.is_empty:
+            notes.append("The selection needs the same draws on another dataset, in the same folder.")
+        notes += self._fairness()
+        notes += [f"{words}: run the same command again." for words, command in self.unfinished() if command is None]
+        if any(self.leaks.values()):
+            labels = " and ".join(self.selection.needs)
+            notes.append(f"{LEAK_MARK} Leaks: the selection uses {labels}, without which these learn.")
+        incomplete = [name for name in self.algorithms if own_rule(self.names[name]) is None]
+        if incomplete:
+            notes.append(f"Incomplete, since registered without a selection of its own: {', '.join(incomplete)}.")
+        compared = {name: self.comparison(name) for name in self.algorithms}
+        if any(compared.values()):
+            each = ", ".join(f"{name} {found}" for name, found in compared.items() if found)
+            notes.append(f"Against {BASELINE}, in points (permutation test of pairs of trial and domain): {each}.")
+        return notes
+
+    def _fairness(self) -> Iterable[str]:
+        if len(set(self.draws.values())) > 1 or any(low != high for low, high in self.draws.values()):
+            each = ", ".join(
+                f"{name} {low}" + (f" to {high}" if low != high else "") for name, (low, high) in self.draws.items()
+            )
+            yield f"Not yet fair: the cells were chosen from unequal numbers of draws ({each})."
+        if len(self.intervals) > 1:
+            every = " and ".join(str(interval) for interval in self.intervals)
+            yield f"Not quite fair: jobs were evaluated every {every} steps, so some had more chances."
+
+    def unfinished(self) -> list[tuple[str, str | None]]:
+        """What is missing, in words, with the command that runs it where it is known."""
+        found = []
+        for jobs, what in ((self.missing, "planned"), (self.missing_pairs, "needed")):
+            if jobs:
+                count = f"1 {what} job has" if len(jobs) == 1 else f"{len(jobs)} {what} jobs have"
+                words = f"{count} not finished ({named_jobs(jobs)})"
+                found.append((words, sweep_command(self.about, jobs, self.folder)))
+        return found
+
+    def grid(self) -> Grid:
+        """The table ready to be printed."""
+        columns = [*self.columns, AVERAGE]
+        counts = Counter(estimate.n for estimate in self.estimates.values() if estimate)
+        usual = max(counts, key=lambda n: (counts[n], n)) if counts else 0
+        entries = {}
+        for column in columns:
+            cells = [self.estimates[name, column] for name in self.algorithms]
+            texts = [self._cell_text(cell, usual) for cell in cells]
+            entries[column] = placed(texts, [None if cell is None else cell.mean for cell in cells])
+        by = "" if self.se == "sample" else " (population's, as DomainBed prints it)"
+        return Grid(
+            title=self.title,
+            caption=f"{self.selection.name}: accuracy in %, mean ± standard error{by}, n = {usual}",
+            corner="algorithm",
+            columns=[self.heading(column) for column in columns],
+            rows=[(self.row_name(name), [entries[c][i] for c in columns]) for i, name in enumerate(self.algorithms)],
+            notes=self.notes(),
+            commands=[(f"{words}; to run them:", command) for words, command in self.unfinished() if command],
+            data=as_rows([self]),
+        )
+
+    def row_name(self, algorithm: str) -> str:
+        """The row's name, marked where the selection leaks to its algorithm."""
+        return f"{algorithm} {LEAK_MARK}" if self.leaks[algorithm] else algorithm
+
+    def _cell_text(self, estimate: Estimate | None, usual: int) -> str:
+        if estimate is None:
+            return MISSING
+        mark = ORACLE_MARK if self.selection.oracle else ""
+        error = "" if estimate.standard_error is None else f" ±{estimate.standard_error:.1f}"
+        count = "" if estimate.n == usual else f" ({estimate.n})"
+        return f"{estimate.mean:.1f}{mark}{error}{count}"
+
+
+def as_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """All cells of some tables with what they rest on, for machines."""
+    return [
+        _row(table, algorithm, column)
+        for table in tables
+        for algorithm in table.algorithms
+        for column in (*table.columns, AVERAGE)
+    ]
+
+
+def _row(table: Table, algorithm: str, column: Column) -> dict[str, Any]:
+    estimate = table.estimates[algorithm, column]
+    least, most = table.draws.get(algorithm, (0, 0))
+    return {
+        "dataset": table.dataset,
+        "version": table.about["version"],
+        "recipe": table.about["recipe"]["name"],
+        "steps": table.about["recipe"]["steps"],
+        "overrides": table.about["overrides"],
+        "selection": table.selection.name,
+        "oracle": table.selection.oracle,
+        "leaks": table.leaks[algorithm],
+        "algorithm": algorithm,
+        "test": column[1] if column != AVERAGE else "average",
+        "tested_together": len(column[0]),
+        "accuracy": None if estimate is None else estimate.mean,
+        "standard_error": None if estimate is None else estimate.standard_error,
+        "n": 0 if estimate is None else estimate.n,
+        "why_empty": table.why_empty(algorithm, column),
+        "least_draws": least,
+        "most_draws": most,
+        "chosen": [
+            {
+                "trial": trial,
+                "job": one.choice.job_id,
+                "draw": one.choice.draw,
+                "step": one.choice.step,
+                "accuracy": one.accuracy(column[1]),
+                "hparams": one.choice.hparams,
+                "beside": list(one.choice.beside),
+            }
+            for trial, one in sorted(table.chosen[algorithm].get(column[0], {}).items())
+        ],
+    }

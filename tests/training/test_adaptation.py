@@ -1,0 +1,79 @@
+"""Unlabelled test images: given to the algorithm, tested nowhere, and their labels never looked at."""
+
+import numpy as np
+import pytest
+import torch
+
+import shiftbed
+from shiftbed.algorithms import ERM, register
+from shiftbed.errors import DataError, HparamError
+from shiftbed.protocols import LeaveOut
+from shiftbed.training import batches
+from shiftbed.training.job import Job, make_job
+from shiftbed.training.pool import pool_of
+from shiftbed.training.recipes import recipe
+from shiftbed.training.run import JobFiles, run_job
+from shiftbed.training.store import LocalStore
+from shiftbed.training.trainer import Trainer
+
+
+def adapting_job(algorithm: str, test=("-90%",), adapt: float = 0.5) -> Job:
+    how = recipe("quick", "ColoredDigits", steps=4, evaluate_every=2)
+    return make_job("ColoredDigits", algorithm, LeaveOut(test, adapt=adapt), how, overrides={"batch_size": 4})
+
+
+def test_the_share_is_taken_from_what_is_reported_and_from_nothing_else():
+    with_share, without = adapting_job("ERM").task, adapting_job("ERM", adapt=0.0).task
+    given = next(split for split in with_share.splits if split.role == "unlabelled")
+    assert given.domain == "-90%" and len(given.indices) == 599 // 2
+    tested = {split.name: split for split in with_share.of_role("test")}
+    whole = {split.name: split for split in without.of_role("test")}
+    assert np.array_equal(tested["-90%/out"].indices, whole["-90%/out"].indices)
+    assert sorted([*tested["-90%/in"].indices, *given.indices]) == sorted(whole["-90%/in"].indices)
+    assert adapting_job("ERM").setting != adapting_job("ERM", adapt=0.0).setting, "another table"
+
+
+def test_the_algorithm_gets_them_without_labels():
+    seen = []
+
+    class Looking(ERM):
+        def update(self, minibatches, unlabeled=None):
+            seen.append((len(minibatches), [tuple(x.shape) for x in unlabeled]))
+            return super().update(minibatches)
+
+    register()(Looking)
+    Trainer(adapting_job("Looking")).advance()
+    assert seen == [(2, [(4, 2, 8, 8)])]
+
+
+@pytest.mark.parametrize("algorithm", ["DANN", "CDANN", "CORAL", "MMD"])
+def test_poisoned_labels_of_the_given_half_change_nothing_and_the_images_do(algorithm, tmp_path, monkeypatch):
+    job, plain = adapting_job(algorithm), adapting_job(algorithm, adapt=0.0)
+    run_job(job, LocalStore(tmp_path / "clean"), keep="final")
+    pool = pool_of("ColoredDigits", job.recipe.image_size)
+    given = next(split for split in job.task.splits if split.role == "unlabelled")
+    poisoned = pool.labels.clone()
+    poisoned[torch.from_numpy(pool.places(given))] = 1 - poisoned[torch.from_numpy(pool.places(given))]
+    monkeypatch.setattr(batches, "pool_of", lambda *_: pool.__class__(**{**vars(pool), "labels": poisoned}))
+    run_job(job, LocalStore(tmp_path / "poisoned"), keep="final")
+    run_job(plain, LocalStore(tmp_path / "plain"), keep="final")
+    files = JobFiles(job.id)
+    clean = (tmp_path / "clean" / files.weights).read_bytes()
+    assert clean == (tmp_path / "poisoned" / files.weights).read_bytes()
+    record, other = ((tmp_path / where / files.records).read_bytes() for where in ("clean", "poisoned"))
+    assert record == other
+    assert clean != (tmp_path / "plain" / JobFiles(plain.id).weights).read_bytes()
+
+
+def test_one_labelled_domain_and_an_unlabelled_one_are_enough_for_dann():
+    Trainer(adapting_job("DANN", test=("+80%", "-90%"))).advance()
+
+
+def test_impossible_shares_are_refused(tmp_path):
+    with pytest.raises(HparamError, match="share between 0 and 1"):
+        shiftbed.train("ColoredDigits", "DANN", "-90%", tmp_path, adapt=1.5)
+    with pytest.raises(DataError, match=r"cannot give 0\.9 of itself"):
+        shiftbed.train("ColoredDigits", "DANN", "-90%", tmp_path, adapt=0.9)
+    request = shiftbed.Request(["ColoredDigits"], ["DANN"], protocol="target-trained", adapt=0.5)
+    with pytest.raises(HparamError, match="left out in turn"):
+        shiftbed.sweep(request, tmp_path)
