@@ -22,6 +22,8 @@ def test_the_readme_s_tables_are_those_of_the_registries():
     script = runpy.run_path(str(ROOT / "scripts" / "update_readme.py"))
     readme = (ROOT / "README.md").read_text()
     assert script["updated"](readme) == readme, "run python scripts/update_readme.py"
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    assert script["algorithm_page"]() == page, "run python scripts/update_readme.py"
 
 
 @pytest.mark.parametrize("texts", blocks("python"))

@@ -62,7 +62,7 @@ def find_runtimes(device: str | None = None) -> list[Runtime]:
 
 
 def default_precision(runtime: Runtime) -> Precision:
-    """The fastest arithmetic that leaves accuracy unchanged: bfloat16 on a GPU (docs/numerics.md), else float32."""
+    """bfloat16 on a GPU, where it is the fastest, else float32."""
     return "bf16" if runtime.on_gpu else "float32"
 
 
