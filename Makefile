@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow install
+.PHONY: demo test test-slow test-gpu install
 
 demo: install
 	$(BIN)/shiftbed demo
@@ -16,6 +16,9 @@ test: install
 
 test-slow: install
 	$(BIN)/pytest -m slow
+
+test-gpu: install
+	$(BIN)/pytest -m gpu
 
 install: .venv/installed
 
