@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.compaction import compact
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import Records, outcomes
@@ -74,14 +75,9 @@ def measure(what: str, folder: Path) -> None:
         said = f"{len(outcomes(store))} jobs"
     else:
         with Records(store) as records:
-            columns = records.columns("accuracy", "loss", "count")
-            said = f"{len(columns.jobs['id'])} jobs, {len(columns.rows['step'])} rows"
-            if what == "select":
-                chosen = records.sql(
-                    "SELECT id, arg_max(step, accuracy) FROM (SELECT id, step, avg(accuracy) AS accuracy FROM records "
-                    "WHERE role = 'validation' GROUP BY ALL) GROUP BY ALL"
-                )
-                said += f", {len(chosen.fetchall())} chosen"
+            tasks = records.tasks(["accuracy"])
+        chosen = [SELECTIONS["training-domain-validation"].choices(task) for task in tasks]
+        said = f"{sum(len(task.abouts) for task in tasks)} jobs, {sum(map(len, chosen))} chosen"
     seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(f"  {what:22} {seconds:6.2f} s  {peak:5} MB at most, {before} of them imports   {said}")
@@ -94,7 +90,7 @@ def main() -> None:
             folder = Path(name)
             make_jobs(folder, jobs)
             print(f"{jobs} jobs of {CHECKPOINTS} checkpoints", flush=True)
-            for what in ("open uncompacted", "compact", "outcomes", "load", "select"):
+            for what in ("open uncompacted", "compact", "outcomes", "load"):
                 subprocess.run([sys.executable, __file__, "--measure", what, name], check=True)
             size = sum(path.stat().st_size for path in folder.glob("parts/*"))
             print(f"  {len(list(folder.glob('parts/*'))) // 2} parts, {size / 2**20:.0f} MiB")

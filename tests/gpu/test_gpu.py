@@ -1,0 +1,94 @@
+"""What needs a GPU: every algorithm there, captured steps against plain ones, and exact resume."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from shiftbed.algorithms import ALGORITHMS, Batches, call_hook
+from shiftbed.protocols import LeaveOut
+from shiftbed.training.device import Runtime
+from shiftbed.training.job import make_job
+from shiftbed.training.recipes import recipe
+from shiftbed.training.run import JobFiles, run_job
+from shiftbed.training.store import LocalStore
+from shiftbed.training.trainer import Trainer
+from tests.algorithms.common import Examples, build, make_batches
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
+NAMES = list(ALGORITHMS)
+WAITS = {"VNE"}  # torch itself checks whether its decomposition converged
+
+
+def on_gpu(batches: Batches) -> Batches:
+    return Batches(batches.x.cuda(), batches.y.cuda(), batches.sizes, batches.positions.cuda())
+
+
+def made(name, **hparams):
+    algorithm = build(name, dtype=torch.float32, **hparams).cuda()
+    call_hook(algorithm, "epoch", Examples(on_gpu(make_batches(0, dtype=torch.float32))))
+    return algorithm.train()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_it_trains_there_and_no_step_waits(name, precision):
+    algorithm = made(name)
+    with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+        algorithm.update(on_gpu(make_batches(0, dtype=torch.float32)))  # libraries wait when they are first used
+        batches = [on_gpu(make_batches(step, dtype=torch.float32)) for step in range(1, 1 + algorithm.cycle)]
+        torch.cuda.set_sync_debug_mode("default" if name in WAITS else "error")
+        try:
+            metrics = [algorithm.update(batch) for batch in batches][-1]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert torch.isfinite(metrics["loss"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_networks_can_be_compiled_where_it_says_so(name):
+    if not ALGORITHMS[name].capturable:
+        pytest.skip(f"{name} runs plainly")
+    plain, compiled = made(name), made(name)
+    compiled.featurizer.compile()
+    for step in range(3):
+        batch = on_gpu(make_batches(step, dtype=torch.float32))
+        one, two = (algorithm.update(batch)["loss"] for algorithm in (plain, compiled))
+        assert torch.allclose(one, two, rtol=1e-2)
+
+
+def job(algorithm, **overrides):
+    how = recipe("quick", "ColoredDigits", steps=40, evaluate_every=20)
+    space = ALGORITHMS[algorithm].space("", "small")
+    early = {key: 15 for key in space if "anneal" in key or "burnin" in key}
+    return make_job("ColoredDigits", algorithm, LeaveOut(("-90%",)), how, overrides={**early, **overrides})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if ALGORITHMS[name].capturable])
+def test_captured_steps_are_the_plain_ones(name, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda *_, **__: None)
+    losses = []
+    for accelerate in (True, False):
+        trainer = Trainer(job(name), Runtime("cuda", deterministic=True, accelerate=accelerate))
+        losses.append([float(trainer.advance()["loss"]) for _ in range(40)])
+        assert accelerate == (trainer._captured is not None and trainer._captured.replays)
+    assert np.allclose(*losses, rtol=1e-4)
+
+
+def test_a_class_that_draws_with_numpy_is_not_captured():
+    assert Trainer(job("Mixup"), Runtime("cuda"))._captured is None
+
+
+@pytest.mark.parametrize("name", ["IRM", "Mixup", "SWAD"])
+def test_interrupted_it_ends_with_the_same_bytes(name, tmp_path):
+    runtime, one = Runtime("cuda", deterministic=True), job(name)
+    run_job(one, LocalStore(tmp_path / "whole"), keep="final", runtime=runtime)
+    made_steps = []
+    stop = {"should_stop": lambda: len(made_steps) == 17, "on_step": lambda step, _: made_steps.append(step)}
+    run_job(one, LocalStore(tmp_path / "broken"), keep="final", runtime=runtime, **stop)
+    run_job(one, LocalStore(tmp_path / "broken"), keep="final", runtime=runtime)
+    files = JobFiles(one.id)
+    for key in (files.records, files.weights, files.done):
+        hashes = [hashlib.sha256((tmp_path / where / key).read_bytes()).hexdigest() for where in ("whole", "broken")]
+        assert hashes[0] == hashes[1], key
