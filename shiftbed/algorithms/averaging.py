@@ -98,7 +98,7 @@ def live_norms(module: nn.Module) -> list[BatchNorm]:
     return [norm for norm in norms if norm.training and norm.track_running_stats]
 
 
-@register(space=swad_space, paper="Cha et al., 2021", selection="last", separable=True)
+@register(space=swad_space, paper="Cha et al., 2021", selection="last-step", separable=True)
 class SWAD(Averaging):
     """Predicts with the mean of all weights between the first minimum of the validation loss and its rise.
 

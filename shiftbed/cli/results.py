@@ -44,24 +44,20 @@ def status(folder: Annotated[Path, typer.Argument(help="The sweep's folder.")], 
 @app.command()
 def tables(
     folder: Annotated[Path, typer.Argument(help="The sweep's folder.")],
-    selection: Annotated[list[str] | None, typer.Option(help="A selection rule (repeatable); all by default.")] = None,
-    output: Annotated[str, typer.Option("--format", help="text, csv or json.")] = "text",
+    selection: Annotated[list[str] | None, typer.Option(help="A selection rule (repeatable), or all.")] = None,
+    output: Annotated[str, typer.Option("--format", help="text, markdown, latex, html, csv or json.")] = "text",
+    se: Annotated[str, typer.Option(help="sample, or population as DomainBed prints it.")] = "sample",
 ) -> None:
-    """Prints the tables of a sweep.
+    """Prints the tables of a sweep, and leaderboards over datasets.
 
     With standard errors and n; oracle numbers are marked.
     """
     from shiftbed import tables as make
 
-    found = make.read_tables(folder, selection or [])
-    if output == "csv":
-        print(make.as_csv(found), end="")
-    elif output == "json":
-        print(json.dumps(make.as_rows(found), indent=1))
-    elif output == "text":
-        print("\n\n".join(make.as_text(table) for table in found))
-    else:
-        raise ShiftbedError(f"There is no format '{output}'; there are text, csv and json.")
+    one_of(output, tuple(make.FORMATS), "format")
+    found = make.read_tables(folder, selection or [], se=one_of(se, ("sample", "population"), "standard error"))
+    boards = [] if output in ("csv", "json") else [board.grid() for board in make.leaderboards(found)]
+    print(make.render([*found, *boards], output), end="" if output == "csv" else "\n")
 
 
 @app.command()

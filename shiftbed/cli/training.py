@@ -131,6 +131,9 @@ def sweep(
     trials: Annotated[int, typer.Option(min=1, help="Repetitions with other splits, weights and draws.")] = 1,
     test: Annotated[str, typer.Option(help="Test domains, separated by commas; all by default.")] = "",
     protocol: Annotated[str, typer.Option(help="Who trains and who is tested.")] = "leave-one-domain-out",
+    selection: Annotated[
+        list[str] | None, typer.Option(help="A selection rule the jobs must serve (repeatable).")
+    ] = None,
     recipe: Recipe = "quick",
     steps: Steps = None,
     overrides: Overrides = None,
@@ -162,6 +165,7 @@ def sweep(
         fields={"steps": steps},
         overrides=parse_overrides(overrides),
         adapt=adapt,
+        selections=selection or [],
     )
     if dry_run:
         count, done = run_dry(request, out, code or [], one_of(precision, PRECISIONS, "precision"))

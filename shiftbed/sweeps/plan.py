@@ -12,6 +12,7 @@ from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import Space, Value
 from shiftbed.protocols import PROTOCOLS, LeaveOut, TaskSpec
 from shiftbed.registry import did_you_mean
+from shiftbed.selection import SELECTIONS
 from shiftbed.training.job import Job, make_job, search_space
 from shiftbed.training.recipes import recipe
 from shiftbed.training.store import Store
@@ -29,6 +30,7 @@ class Request:
         test_domains: The domains to test, or none for all that the protocol lists.
         recipe: How each model is trained.
         protocol: Who trains and who is tested.
+        selections: The rules that will choose; domain cross-validation needs jobs that test pairs of domains.
         adapt: The share of every test domain that algorithms are given without labels.
         fields: Recipe fields set by hand (`steps`, `evaluate_every`).
         overrides: Hyperparameters set by hand.
@@ -41,12 +43,13 @@ class Request:
     test_domains: Sequence[str] = ()
     recipe: str = "quick"
     protocol: str = "leave-one-domain-out"
+    selections: Sequence[str] = ()
     adapt: float = 0.0
     fields: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("datasets", "algorithms", "test_domains"):
+        for name in ("datasets", "algorithms", "test_domains", "selections"):
             if isinstance(getattr(self, name), str):  # one name instead of a list of one
                 object.__setattr__(self, name, (getattr(self, name),))
 
@@ -95,14 +98,33 @@ def _check_names(request: Request, datasets: list[str], algorithms: list[str]) -
 def asked_tasks(request: Request, dataset: str) -> list[TaskSpec]:
     """The protocol's tasks, in its order; where test domains are named, those that test nothing else."""
     listed = [adapting(spec, request.adapt) for spec in PROTOCOLS[request.protocol](card(dataset))]
+    if any(SELECTIONS[name].needs_pairs for name in request.selections):
+        listed += [adapting(spec, request.adapt) for spec in _pairs(request, dataset)]
     if not request.test_domains:
         return listed
     wanted, fraction = set(request.test_domains), recipe(request.recipe, dataset).holdout
-    asked = [spec for spec in listed if set(spec.task(dataset, 0, fraction).test_domains) <= wanted]
+    paired = any(SELECTIONS[name].needs_pairs for name in request.selections)
+
+    def is_asked(spec: TaskSpec) -> bool:
+        tested = set(spec.task(dataset, 0, fraction).test_domains)
+        return tested <= wanted or (paired and len(tested) == 2 and bool(tested & wanted))
+
+    asked = [spec for spec in listed if is_asked(spec)]
     if not asked:
         names = ", ".join(request.test_domains)
         raise DataError(f"No task of {request.protocol} on {dataset} tests {names} alone; leave {dataset} out.")
     return asked
+
+
+def _pairs(request: Request, dataset: str) -> list[TaskSpec]:
+    """The pairs that domain cross-validation needs: every tested domain with every other one."""
+    if request.protocol != "leave-one-domain-out":
+        raise HparamError(
+            f"Domain cross-validation chooses among tasks that leave one domain out, not {request.protocol}."
+        )
+    pairs = PROTOCOLS["leave-pair-out"](card(dataset))
+    wanted = set(request.test_domains) or set(card(dataset).domains)
+    return [spec for spec in pairs if isinstance(spec, LeaveOut) and wanted & set(spec.test)]
 
 
 def adapting(spec: TaskSpec, share: float) -> TaskSpec:

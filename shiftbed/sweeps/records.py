@@ -17,7 +17,7 @@ import numpy as np
 
 from shiftbed.errors import StoreError
 from shiftbed.selection import JobRecords, TaskRecords
-from shiftbed.selection.records import NO_STEP, _order
+from shiftbed.selection.records import NO_STEP, order
 from shiftbed.sweeps.compaction import (
     JOBS,
     RECORDS,
@@ -156,7 +156,7 @@ class Records:
         found: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
         for place, (_, about) in enumerate(jobs):
             found[about["setting"], tuple(about["test_domains"])].append(place)
-        members = [sorted(found[key], key=lambda place: _order(jobs[place][1])) for key in sorted(found)]
+        members = [sorted(found[key], key=lambda place: order(jobs[place][1])) for key in sorted(found)]
         names = [name for (name,) in self.sql("SELECT DISTINCT split FROM records ORDER BY split").fetchall()]
         return _task_records(jobs, members, names, self._rows(names, list(metrics)))
 

@@ -54,6 +54,10 @@ class Job:
     def setting(self) -> str:
         """What jobs must share to stand in one table: dataset, recipe, hyperparameters set by hand, kind of task."""
         how = [self.recipe.name, self.recipe.arithmetic(), self.recipe.holdout, self.recipe.fixed]
+        # Left out at their defaults, so that tables of before stay whole.
+        how += [
+            value for value in (self.recipe.initial_weights, self.recipe.precision) if value not in (None, "float32")
+        ]
         by_hand = self._set_by_hand(own=False)  # an algorithm's own ones make it another row, not another table
         return digest([self.dataset, card(self.dataset).version, how, by_hand, self.spec.family()])[:ID_DIGITS]
 

@@ -231,7 +231,7 @@ def test_a_cut_part_is_one_sentence(tmp_path):
         path.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(StoreError, match=r"parquet is damaged; remove it and compact again, or restore it"):
             list(finished_jobs(store))
-        with pytest.raises(StoreError, match="damaged|cannot be read"), Records(store) as records:
+        with pytest.raises(StoreError, match=r"damaged|cannot be read"), Records(store) as records:
             records.tasks(["accuracy"])
         path.write_bytes(whole)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from shiftbed.errors import DataError, UnknownNameError
+from shiftbed.errors import DataError, HparamError, UnknownNameError
 from shiftbed.sweeps.plan import Request, plan, planned, remember_plan
 from shiftbed.training.store import LocalStore
 
@@ -67,3 +67,28 @@ def test_plans_add_up(tmp_path):
         remember_plan(jobs, store)
     assert set(planned(store)) == {job.id for job in both}
     assert len(list(store.list("plans"))) == 2
+
+
+A, C, P, S = "art_painting", "cartoon", "photo", "sketch"
+PAIRS = [(A, C), (A, P), (A, S), (C, P), (C, S), (P, S)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "tested"),
+    [
+        ({"selections": ["training-domain-validation"]}, [(A,), (C,), (P,), (S,)]),
+        ({"selections": ["training-domain-validation", "oracle"]}, [(A,), (C,), (P,), (S,)]),
+        ({"selections": ["domain-cross-validation"]}, [(A,), (C,), (P,), (S,), *PAIRS]),
+        ({"selections": ["domain-cross-validation"], "test_domains": [S]}, [(S,), (A, S), (C, S), (P, S)]),
+        ({"selections": ["oracle"], "protocol": "leave-pair-out"}, PAIRS),
+    ],
+    ids=["validation", "oracle", "cross-validation", "one domain", "pairs"],
+)
+def test_only_the_jobs_that_the_selections_need_are_planned(asked, tested):
+    jobs = plan(Request(["PACS"], ["ERM"], recipe="domainbed-head", **asked))
+    assert sorted(job.spec.test for job in jobs) == sorted(tested)
+
+
+def test_cross_validation_of_anything_but_single_domains_is_refused():
+    with pytest.raises(HparamError, match="leave one domain out, not leave-pair-out"):
+        plan(Request(["PACS"], ["ERM"], selections=["domain-cross-validation"], protocol="leave-pair-out"))

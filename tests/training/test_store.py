@@ -17,6 +17,15 @@ def test_the_four_operations(tmp_path):
     assert local.get("a/b/c") is None, "below a file there is nothing"
 
 
+def test_a_listing_may_stop_at_what_is_directly_below(tmp_path):
+    local = LocalStore(tmp_path)
+    for key in ("a/b", "a/c/d", "a/c/e/f", "a/.hidden"):
+        local.put_atomic(key, b"")
+    assert sorted(local.list("a")) == ["a/b", "a/c/d", "a/c/e/f"]
+    assert sorted(local.list("a", deep=False)) == ["a/b", "a/c/"]
+    assert list(local.list("none", deep=False)) == []
+
+
 def test_the_order_of_what_reaches_the_disk(tmp_path, monkeypatch):
     """File before name, name before folder: any other order can lose or tear a file in a power cut."""
     log = []
