@@ -55,6 +55,8 @@ class Registry(Generic[Entry]):
         Raises:
             UnknownNameError: There is no such entry; the message suggests the nearest names.
         """
+        if name in self._all():
+            return name
         by_lower = {known.lower(): known for known in self._all()}
         if name.lower() in by_lower:
             return by_lower[name.lower()]

@@ -59,7 +59,7 @@ class AlgorithmRegistry(Registry[AlgorithmEntry]):
     def canonical_name(self, name: str) -> str:
         """The registered spelling, of a wrapper and of what it wraps."""
         outer, inner = _unwrapped(name)
-        if inner is None:
+        if inner is None or name in self._entries:
             return super().canonical_name(name)
         outer, inner = super().canonical_name(outer), self.canonical_name(inner)
         composed = f"{outer}({inner})"

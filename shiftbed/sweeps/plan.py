@@ -13,7 +13,7 @@ from shiftbed.hparams import Space, Value
 from shiftbed.protocols import PROTOCOLS, LeaveOut, TaskSpec
 from shiftbed.registry import did_you_mean
 from shiftbed.selection import SELECTIONS
-from shiftbed.training.job import Job, make_job, search_space
+from shiftbed.training.job import Job, resolve_hparams, search_space
 from shiftbed.training.recipes import recipe
 from shiftbed.training.store import Store
 
@@ -75,13 +75,18 @@ def plan(request: Request) -> list[Job]:
             }
             for algorithm in algorithms
         }
-        jobs += [
-            make_job(dataset, algorithm, spec, resolved, draw, trial, by_hand[algorithm])
-            for trial in range(request.trials)
-            for draw in range(request.draws)
-            for spec in asked_tasks(request, dataset)
-            for algorithm in algorithms
-        ]
+        specs = asked_tasks(request, dataset)
+        by_hand = {name: search_space(name, dataset, resolved.space).checked(by_hand[name]) for name in algorithms}
+        for trial in range(request.trials):
+            for draw in range(request.draws):
+                values = {
+                    name: resolve_hparams(dataset, name, resolved, draw, trial, by_hand[name]) for name in algorithms
+                }
+                jobs += [
+                    Job(dataset, name, spec, draw, trial, values[name], resolved, by_hand[name])
+                    for spec in specs
+                    for name in algorithms
+                ]
     return jobs
 
 

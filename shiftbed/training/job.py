@@ -11,7 +11,6 @@ from shiftbed.data import card
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import DEFAULT_SPACE, SizeClass, Space, Value, shared_space, with_named_space
-from shiftbed.networks import NETWORKS, weights_digest
 from shiftbed.protocols import Task, TaskSpec, make_task, spec_of
 from shiftbed.training.recipes import Recipe
 
@@ -41,14 +40,19 @@ class Job:
     overrides: Mapping[str, Value] = field(default_factory=dict)
 
     @cached_property
+    def version(self) -> int | str:
+        """The dataset's version."""
+        return card(self.dataset).version
+
+    @cached_property
     def task(self) -> Task:
         """The splits it trains, validates and tests on."""
-        return make_task(self.spec, self.dataset, card(self.dataset).version, self.trial, self.recipe.holdout)
+        return make_task(self.spec, self.dataset, self.version, self.trial, self.recipe.holdout)
 
     @property
     def cell(self) -> list[Any]:
         """What it shares with the jobs of other algorithms and draws: they see the same streams and initial weights."""
-        return [self.dataset, card(self.dataset).version, self.task.fingerprint, self.trial]
+        return [self.dataset, self.version, self.task.fingerprint, self.trial]
 
     @property
     def setting(self) -> str:
@@ -59,7 +63,7 @@ class Job:
             value for value in (self.recipe.initial_weights, self.recipe.precision) if value not in (None, "float32")
         ]
         by_hand = self._set_by_hand(own=False)  # an algorithm's own ones make it another row, not another table
-        return digest([self.dataset, card(self.dataset).version, how, by_hand, self.spec.family()])[:ID_DIGITS]
+        return digest([self.dataset, self.version, how, by_hand, self.spec.family()])[:ID_DIGITS]
 
     def _set_by_hand(self, own: bool) -> dict[str, Value]:
         """The overrides of the algorithm's own hyperparameters, or of those all algorithms share."""
@@ -69,28 +73,24 @@ class Job:
     @cached_property
     def id(self) -> str:
         """The first 20 digits of the SHA-256 of the canonical JSON of what defines the result."""
-        # A list, constant parts first, so that a planner can hash the common beginning of many jobs once.
-        identity = [
-            ID_SCHEMA,
-            *self.cell,
-            self.recipe.arithmetic(),
-            NETWORKS[self.recipe.network].revision,
-            weights_digest(self.recipe.initial_weights, self.recipe.network),  # None for random ones
-            self.recipe.precision,
-            self.algorithm,
-            ALGORITHMS[self.algorithm].revision,
-            dict(self.hparams),
+        # A JSON list, constant parts first: what many jobs share is written once.
+        entry = ALGORITHMS[self.algorithm]
+        parts = [
+            _json(ID_SCHEMA, *self.cell)[1:-1],
+            self.recipe.identity,
+            _json(self.algorithm, entry.revision)[1:-1],
+            _shared_json(self.hparams),
         ]
-        if has_hook(ALGORITHMS[self.algorithm].cls, "evaluated"):  # it learns from evaluations: when they are matters
-            identity.append(self.recipe.evaluate_every)
-        return hashlib.sha256(canonical(identity)).hexdigest()[:ID_DIGITS]
+        if has_hook(entry.cls, "evaluated"):  # it learns from evaluations: when they are matters
+            parts.append(_json(self.recipe.evaluate_every)[1:-1])
+        return hashlib.sha256(b"[" + b",".join(parts) + b"]").hexdigest()[:ID_DIGITS]
 
     def describe(self) -> dict[str, Any]:
         """What `job.json` holds: everything constant about the job, enough to run it again and to read its records."""
         return {
             "id": self.id,
             "dataset": self.dataset,
-            "version": card(self.dataset).version,
+            "version": self.version,
             "algorithm": self.algorithm,
             "revision": ALGORITHMS[self.algorithm].revision,
             "task": self.spec.describe(),
@@ -140,6 +140,33 @@ def _search_space(algorithm: str, dataset: str, version: int | str, size_class: 
     return with_named_space(space, named, algorithm, dataset, size_class)
 
 
+@lru_cache(maxsize=1 << 14)
+def _json(*parts: Any) -> bytes:
+    return canonical(parts)
+
+
+class Hparams(dict[str, Value]):
+    """The hyperparameters of many jobs, written as JSON once."""
+
+    @cached_property
+    def json(self) -> bytes:
+        """As canonical JSON."""
+        return canonical(dict(self))
+
+
+def _shared_json(hparams: Mapping[str, Value]) -> bytes:
+    return hparams.json if isinstance(hparams, Hparams) else canonical(dict(hparams))
+
+
+def resolve_hparams(
+    dataset: str, algorithm: str, recipe: Recipe, draw: int, trial: int, by_hand: Mapping[str, Value]
+) -> Hparams:
+    """The values of a job: the draw's, then what the recipe fixes, then what is set by hand."""
+    space = search_space(algorithm, dataset, recipe.space)
+    fixed = {name: value for name, value in recipe.fixed.items() if name in space}
+    return Hparams({**space.draw(draw, trial), **fixed, **by_hand})
+
+
 def search_space(algorithm: str, dataset: str, named: str = DEFAULT_SPACE) -> Space:
     """All hyperparameters of an algorithm on a dataset, with the ranges of a named space."""
     algorithm, known = ALGORITHMS.canonical_name(algorithm), card(dataset)
@@ -165,8 +192,6 @@ def make_job(
     """
     algorithm = ALGORITHMS.canonical_name(algorithm)
     by_hand = dict(overrides or {})
-    space = search_space(algorithm, dataset, recipe.space)
-    by_hand = space.checked(by_hand)
-    fixed = {name: value for name, value in recipe.fixed.items() if name in space}
-    hparams = {**space.draw(draw, trial), **fixed, **by_hand}
+    by_hand = search_space(algorithm, dataset, recipe.space).checked(by_hand)
+    hparams = resolve_hparams(dataset, algorithm, recipe, draw, trial, by_hand)
     return Job(card(dataset).name, algorithm, spec, draw, trial, hparams, recipe, by_hand)

@@ -1,6 +1,6 @@
 """Recipes: how one model is trained, as data files beside this module."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.hashing import canonical
 from shiftbed.hparams import DEFAULT_SPACE, Value
+from shiftbed.networks import NETWORKS, weights_digest
 from shiftbed.registry import did_you_mean
 from shiftbed.training.augment import Augmentation
 from shiftbed.training.device import Precision
@@ -74,6 +76,13 @@ class Recipe(BaseModel):
         Fields at their default are left out, so that a field added later renames no job.
         """
         return self.model_dump(include=ARITHMETIC, exclude_defaults=True)
+
+    @cached_property
+    def identity(self) -> bytes:
+        """What a job's id says of the recipe: its arithmetic, its network and initial weights, its precision."""
+        revision = NETWORKS[self.network].revision
+        weights = weights_digest(self.initial_weights, self.network)  # None for random ones
+        return canonical([self.arithmetic(), revision, weights, self.precision])[1:-1]
 
     def for_networks(self) -> dict[str, Any]:
         """What a network and its optimizer must know, as it is added to the hyperparameters."""

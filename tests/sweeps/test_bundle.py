@@ -1,0 +1,123 @@
+import shutil
+import zipfile
+
+import pytest
+
+from shiftbed.errors import StoreError
+from shiftbed.sweeps.bundle import Merged, bundle, merge, unbundle
+from shiftbed.sweeps.compaction import compact
+from shiftbed.sweeps.plan import Request, plan, planned, remember_plan
+from shiftbed.sweeps.records import outcomes
+from shiftbed.training.store import LocalStore
+from tests.sweeps.test_compaction import everything, finish_job
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A store with a plan, compacted jobs and loose ones."""
+    store = LocalStore(tmp_path / "sweep")
+    remember_plan(plan(Request("ColoredDigits", "ERM")), store)
+    for number in range(8):
+        finish_job(store, number)
+        if number == 4:
+            compact(store)
+    return store
+
+
+def test_a_bundle_brings_everything_to_another_place(sweep, tmp_path):
+    assert bundle(sweep.root, tmp_path / "sweep.zip") == 8
+    assert unbundle(tmp_path / "sweep.zip", tmp_path / "copy") == Merged(8, 8, [])
+    copy = LocalStore(tmp_path / "copy")
+    assert everything(copy) == everything(sweep)
+    assert planned(copy) == planned(sweep)
+    assert unbundle(tmp_path / "sweep.zip", tmp_path / "copy") == Merged(8, 0, []), "nothing is new"
+
+
+def test_equal_stores_have_equal_bundles(sweep, tmp_path):
+    bundle(sweep.root, tmp_path / "one.zip")
+    bundle(sweep.root, tmp_path / "other.zip")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "other.zip").read_bytes()
+
+
+def test_a_bundle_that_is_too_large_is_refused(sweep, tmp_path):
+    with pytest.raises(StoreError, match=r"\(8 jobs\) would have 0\.0 MiB, and 0\.0 MiB are allowed; allow more"):
+        bundle(sweep.root, tmp_path / "sweep.zip", limit=1000)
+    assert not (tmp_path / "sweep.zip").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StoreError, match="There is no finished job"):
+        bundle(tmp_path / "empty", tmp_path / "sweep.zip")
+
+
+def test_stores_are_united_by_id(sweep, tmp_path):
+    other = LocalStore(tmp_path / "other")
+    for number in range(5, 12):
+        finish_job(other, number)
+    before = everything(other)
+    assert merge([sweep.root, other.root], tmp_path / "both") == Merged(12, 12, [])
+    assert [about["id"] for about, _, _ in everything(LocalStore(tmp_path / "both"))] == sorted(
+        outcomes(sweep) | outcomes(other)
+    )
+    assert everything(other) == before
+    bundle(other.root, tmp_path / "other.zip")
+    assert merge([tmp_path / "other.zip"], sweep.root) == Merged(12, 4, [])
+    with pytest.raises(StoreError, match="There is no folder or bundle"):
+        merge([tmp_path / "nowhere"], sweep.root)
+
+
+def test_a_job_with_two_results_is_told_and_taken_alike_in_any_order(tmp_path):
+    one, other = LocalStore(tmp_path / "one"), LocalStore(tmp_path / "other")
+    for number in range(3):
+        finish_job(one, number)
+        finish_job(other, number, extra={"accuracy": 0.125} if number == 1 else None)
+    assert merge([one.root, other.root], tmp_path / "a") == Merged(3, 3, [f"{1:020x}"])
+    assert merge([other.root], one.root) == Merged(3, 0, [f"{1:020x}"])
+    assert everything(LocalStore(tmp_path / "a")) == everything(one)
+
+
+def rewrite(path, change):
+    """A bundle with its members changed."""
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    change(members)
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../evil", "/etc/evil", "jobs/x/done.json", "parts/../../evil.jobs.parquet", "parts/x"]
+)
+def test_nothing_is_unpacked_outside(sweep, tmp_path, name):
+    bundle(sweep.root, tmp_path / "sweep.zip")
+    rewrite(tmp_path / "sweep.zip", lambda members: members.update({name: b"evil"}))
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(StoreError, match="is no bundle of a sweep: it holds"):
+        unbundle(tmp_path / "sweep.zip", tmp_path / "copy")
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_changed_content_is_refused(sweep, tmp_path):
+    def change(kind):
+        def changed(members):
+            name = next(name for name in members if kind in name)
+            members[name] = members[name][:-1] + b"x"
+
+        return changed
+
+    for kind in ("records", "jobs", "plans"):
+        bundle(sweep.root, tmp_path / "sweep.zip")
+        rewrite(tmp_path / "sweep.zip", change(kind))
+        with pytest.raises(StoreError, match="is damaged"):
+            unbundle(tmp_path / "sweep.zip", tmp_path / "copy")
+        assert not (tmp_path / "copy").exists()
+
+
+def test_a_cut_bundle_is_one_sentence(sweep, tmp_path):
+    bundle(sweep.root, tmp_path / "sweep.zip")
+    whole = (tmp_path / "sweep.zip").read_bytes()
+    (tmp_path / "sweep.zip").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StoreError, match="is not a whole bundle"):
+        unbundle(tmp_path / "sweep.zip", tmp_path / "copy")
+    shutil.copy(__file__, tmp_path / "text.zip")
+    with pytest.raises(StoreError, match="is not a whole bundle"):
+        merge([tmp_path / "text.zip"], tmp_path / "copy")
