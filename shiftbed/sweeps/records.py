@@ -1,5 +1,6 @@
 """Reading a store: the finished jobs and their records, by job or by query, and where the other jobs stand."""
 
+import gc
 import heapq
 import json
 import math
@@ -7,6 +8,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -42,6 +44,8 @@ State = Literal["done", "diverged", "running", "failed", "left"]
 WINDOW = 256  # jobs of a part in memory at once
 TIMED_JOBS = 20  # of a dataset and algorithm, whose times make an estimate
 KEYS = ("id", "checkpoint", "step", "split")
+ROW_KEYS = ("job", "checkpoint", "step", "place")
+CHUNK = 2**18  # rows whose places are computed at once, within a processor's cache
 EMPTY = """CREATE TABLE jobs (id VARCHAR, status VARCHAR, step INTEGER, dataset VARCHAR, algorithm VARCHAR,
     setting VARCHAR, trial INTEGER, draw INTEGER, test_domains VARCHAR[], own VARCHAR, shared VARCHAR,
     description VARCHAR);
@@ -152,11 +156,12 @@ class Records:
 
     def tasks(self, metrics: Iterable[str]) -> list[TaskRecords]:
         """All jobs as columns, task by task: the same as `tasks_of(finished_jobs(store), metrics)`, and faster."""
-        jobs = self._abouts()
-        found: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
-        for place, (_, about) in enumerate(jobs):
-            found[about["setting"], tuple(about["test_domains"])].append(place)
-        members = [sorted(found[key], key=lambda place: order(jobs[place][1])) for key in sorted(found)]
+        with _uncollected():
+            jobs = self._abouts()
+            found: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
+            for place, (_, about) in enumerate(jobs):
+                found[about["setting"], tuple(about["test_domains"])].append(place)
+            members = [sorted(found[key], key=lambda place: order(jobs[place][1])) for key in sorted(found)]
         names = [name for (name,) in self.sql("SELECT DISTINCT split FROM records ORDER BY split").fetchall()]
         return _task_records(jobs, members, names, self._rows(names, list(metrics)))
 
@@ -189,6 +194,18 @@ class Records:
         self._scratch.cleanup()
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Holds the garbage collector back, which would look through many new descriptions again and again for nothing."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def _task_records(
     jobs: list[tuple[str, dict[str, Any]]], members: list[list[int]], names: list[str], rows: dict[str, np.ndarray]
 ) -> list[TaskRecords]:
@@ -196,7 +213,7 @@ def _task_records(
 
     All tasks are views of one long array a metric, which is filled at once: every record knows where it goes.
     """
-    lengths = np.zeros(len(jobs), int)
+    lengths = np.zeros(len(jobs), rows["checkpoint"].dtype)
     np.maximum.at(lengths, rows["job"], rows["checkpoint"] + 1)
     first = np.zeros(len(jobs), int)  # where a job's steps begin, all tasks' steps being one after another
     first_value = np.zeros(len(jobs), int)  # likewise its values
@@ -213,15 +230,17 @@ def _task_records(
         shapes.append((len(task), longest, width))
         steps_end += len(task) * longest
         values_end += len(task) * longest * width
-    job, checkpoint = rows.pop("job"), rows.pop("checkpoint")
     steps = np.full(steps_end, NO_STEP)
-    steps[first[job] + checkpoint] = rows.pop("step")
-    place = places[job, rows.pop("place")]
-    where = first_value[job] + checkpoint * widths[job] + place
-    values = {}
-    for metric in list(rows):
-        values[metric] = np.full(values_end, np.nan)
-        values[metric][where[place >= 0]] = rows.pop(metric)[place >= 0]
+    values = {metric: np.full(values_end, np.nan) for metric in rows if metric not in ROW_KEYS}
+    for start in range(0, len(rows["job"]), CHUNK):
+        chunk = {name: column[start : start + CHUNK] for name, column in rows.items()}
+        job, checkpoint = chunk["job"], chunk["checkpoint"]
+        steps[first[job] + checkpoint] = chunk["step"]
+        place = places[job, chunk["place"]]
+        listed = place >= 0
+        where = (first_value[job] + checkpoint * widths[job] + place)[listed]
+        for metric, array in values.items():
+            array[where] = chunk[metric][listed]
     tasks, steps_end, values_end = [], 0, 0
     for task, shape in zip(members, shapes, strict=True):
         size = math.prod(shape)

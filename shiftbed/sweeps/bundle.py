@@ -1,0 +1,178 @@
+"""Bundles: a store's finished jobs and plans as one file, and stores united by the ids of their jobs.
+
+A bundle is a ZIP of parts and plans under the names they have in a store. All of them are named by their content, so
+what arrives is checked, and to unite two stores is to have the parts of both.
+"""
+
+import hashlib
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from shiftbed.errors import StoreError
+from shiftbed.hashing import digest
+from shiftbed.sweeps.compaction import (
+    JOBS,
+    RECORDS,
+    add_part,
+    compact,
+    loose_jobs,
+    part_jobs,
+    part_names,
+    quoted_list,
+    write_parts,
+)
+from shiftbed.sweeps.records import outcomes
+from shiftbed.training.store import LocalStore
+
+LIMIT = 16 * 2**20
+MOST_UNPACKED = 4 * 2**30  # what a small file may not blow up to
+MEMBER = re.compile(r"(parts/[0-9a-f]{64}\.(records|jobs)\.parquet|plans/[0-9a-f]{20}\.jsonl)")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did.
+
+    Attributes:
+        jobs: How many jobs the store has now.
+        new: How many of them are new.
+        differing: Jobs that several of the stores have, with other accuracies (trained on other devices).
+    """
+
+    jobs: int
+    new: int
+    differing: list[str]
+
+
+def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT) -> int:
+    """Writes the finished jobs and the plans of a store into one file; weights and checkpoints stay.
+
+    Args:
+        folder: The sweep's folder.
+        out: The file.
+        limit: The most bytes it may have.
+
+    Returns:
+        The number of jobs in it.
+
+    Raises:
+        StoreError: No job is finished, or the file would be larger than the limit.
+    """
+    out = Path(out)
+    with tempfile.TemporaryDirectory() as scratch:
+        gathered = LocalStore(Path(scratch) / "gathered")
+        merged = merge([folder], gathered.root)
+        if not merged.jobs:
+            raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+        packed = Path(scratch) / "bundle.zip"
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as file:  # parts are compressed already
+            for key in sorted([*gathered.list("parts"), *gathered.list("plans")]):
+                file.writestr(
+                    zipfile.ZipInfo(key), gathered.get(key) or b""
+                )  # without a date: equal stores, equal files
+        size = packed.stat().st_size
+        if size > limit:
+            raise StoreError(
+                f"The bundle of {folder} ({merged.jobs} jobs) would have {_mebibytes(size)}, and {_mebibytes(limit)} "
+                f"are allowed; allow more with a higher limit."
+            )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        LocalStore(out.parent).put_atomic(out.name, packed.read_bytes())
+    return merged.jobs
+
+
+def unbundle(file: str | Path, folder: str | Path) -> Merged:
+    """Adds the jobs and plans of a bundle to a store, which may be new.
+
+    Raises:
+        StoreError: The file is no bundle, is damaged, or holds something that a bundle does not.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        _unpack(Path(file), Path(scratch))
+        return merge([scratch], folder)
+
+
+def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
+    """Adds the finished jobs and the plans of stores (folders or bundles) to a store, which may be new.
+
+    The sources stay as they are. Of a job that several have, one is taken, the same in whatever order they are merged.
+    """
+    store = LocalStore(Path(folder))
+    compact(store)  # so that the order is that of the parts
+    before = outcomes(store)
+    for source in map(Path, sources):
+        if source.is_file():
+            unbundle(source, folder)
+            continue
+        if not source.is_dir():
+            raise StoreError(f"There is no folder or bundle {source}; name a sweep's folder or a bundle of one.")
+        _add(LocalStore(source), store)
+    after = outcomes(store)
+    return Merged(len(after), len(after.keys() - before.keys()), _differing(store))
+
+
+def _add(source: LocalStore, store: LocalStore) -> None:
+    known = part_names(source)
+    for part in known:
+        add_part(store, part, source.root)
+    with tempfile.TemporaryDirectory() as scratch:
+        for part in write_parts(loose_jobs(source, part_jobs(source, known)), Path(scratch)):
+            add_part(store, part, Path(scratch))
+    for key in source.list("plans"):
+        store.create_exclusive(key, source.get(key) or b"")
+
+
+def _differing(store: LocalStore) -> list[str]:
+    paths = quoted_list(str(store.root / (part + RECORDS)) for part in part_names(store))
+    if paths == "[]":
+        return []
+    query = f"""SELECT id FROM (
+            SELECT id, filename, bit_xor(hash(step, split, accuracy)) AS content
+            FROM read_parquet({paths}, union_by_name = true, filename = true) GROUP BY id, filename
+        ) GROUP BY id HAVING count(DISTINCT content) > 1 ORDER BY id"""
+    with duckdb.connect() as db:
+        return [job_id for (job_id,) in db.execute(query).fetchall()]
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    """Writes the members of a bundle, whose names and content are checked first, into a folder."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            members = file.infolist()
+            strange = next((info.filename for info in members if not MEMBER.fullmatch(info.filename)), None)
+            if strange is not None:
+                raise StoreError(f"{path} is no bundle of a sweep: it holds '{strange}'.")
+            if sum(info.file_size for info in members) > MOST_UNPACKED:
+                raise StoreError(f"{path} would unpack to more than {_mebibytes(MOST_UNPACKED)}; it is not unpacked.")
+            for info in members:
+                target = folder / info.filename
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(file.read(info))
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+        raise StoreError(f"{path} is not a whole bundle ({error}); fetch it again.") from error
+    store = LocalStore(folder)
+    for part in part_names(store):
+        content = hashlib.sha256((store.get(part + RECORDS) or b"") + (store.get(part + JOBS) or b"")).hexdigest()
+        if part != f"parts/{content}":
+            raise StoreError(f"{path} is damaged: {part} is not what its name says; fetch it again.")
+    for key in store.list("plans"):
+        if key != f"plans/{digest(_rows(store.get(key) or b''))[:20]}.jsonl":
+            raise StoreError(f"{path} is damaged: {key} is not what its name says; fetch it again.")
+
+
+def _rows(plan: bytes) -> list[object]:
+    try:
+        return [json.loads(line) for line in plan.splitlines()]
+    except ValueError:
+        return []
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"

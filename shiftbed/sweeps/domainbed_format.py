@@ -1,0 +1,288 @@
+"""DomainBed's sweeps: folders of `results.jsonl`, read as finished jobs and written from them.
+
+A DomainBed step s is recorded after s + 1 updates, so it is step s + 1 here. Environments are the domains of the
+dataset's card, in its order.
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from shiftbed.data import card
+from shiftbed.errors import DataError, StoreError, UnknownNameError
+from shiftbed.hashing import canonical, digest, seed_hash
+from shiftbed.protocols import LeaveOut
+from shiftbed.selection import JobRecords
+from shiftbed.sweeps.compaction import Loose, add_part, write_parts
+from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.store import LocalStore
+
+RECIPE = "domainbed-import"
+REVISION = "domainbed"
+PLACES = ("data_dir", "output_dir")  # of a run's arguments: where, not what
+MOST_EXAMPLES = 10**7
+
+
+@dataclass
+class Imported:
+    """What an import found.
+
+    Attributes:
+        jobs: How many runs became jobs.
+        partial: Runs without a `done` file.
+        cut: Runs with lines that are not whole.
+        repeated: Runs with a step recorded twice (they were started again), of which the last counts.
+        unreadable: Per run that could not be read, why.
+        guessed: Datasets whose domains' sizes no card says; the least counts that the accuracies allow are used.
+    """
+
+    jobs: int = 0
+    partial: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    guessed: set[str] = field(default_factory=set)
+
+    def notes(self) -> list[str]:
+        """What a person should know, in sentences."""
+        said = [
+            (self.partial, "had not finished and were left out"),
+            (self.cut, "have lines that are cut off, which were skipped"),
+            (self.repeated, "recorded steps twice, of which the last counts"),
+        ]
+        notes = [f"{len(runs)} runs {what}: {_some(runs)}." for runs, what in said if runs]
+        notes += [f"Run {run} could not be read: {why}" for run, why in sorted(self.unreadable.items())]
+        if self.guessed:
+            names = ", ".join(sorted(self.guessed))
+            notes.append(
+                f"No card says how many images {names} has; the least counts that fit the accuracies are used."
+            )
+        return notes
+
+
+def import_domainbed(folder: str | Path, out: str | Path, partial: bool = False) -> Imported:
+    """Reads a DomainBed sweep into a store, which may be new.
+
+    Args:
+        folder: The sweep's folder, one folder a run.
+        out: The store's folder.
+        partial: Take runs without a `done` file too, as DomainBed's own tables do.
+
+    Raises:
+        StoreError: There is no run.
+    """
+    runs = sorted(path.parent for path in Path(folder).glob("*/results.jsonl"))
+    if not runs:
+        raise StoreError(f"There is no */results.jsonl in {folder}; name the folder that DomainBed's sweep wrote to.")
+    found = Imported()
+    with tempfile.TemporaryDirectory() as scratch:
+        jobs = {job.id: job for job in _read_runs(runs, partial, found)}
+        found.jobs = len(jobs)
+        for part in write_parts((jobs[job_id] for job_id in sorted(jobs)), Path(scratch)):
+            add_part(LocalStore(Path(out)), part, Path(scratch))
+    return found
+
+
+def _read_runs(runs: list[Path], partial: bool, found: Imported) -> Iterator[Loose]:
+    for run in runs:
+        if not partial and not (run / "done").exists():
+            found.partial.append(run.name)
+            continue
+        try:
+            rows = _read_rows(run, found)
+            yield _as_job(rows, found)
+        except (DataError, KeyError, TypeError, ValueError) as error:
+            why = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}."
+            found.unreadable[run.name] = why
+
+
+def _read_rows(run: Path, found: Imported) -> list[dict[str, Any]]:
+    """The records of the run's last start, by step; of a step that is there twice, the last."""
+    rows, cut = [], False
+    for line in (run / "results.jsonl").read_bytes().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            cut = True
+    if cut:
+        found.cut.append(run.name)
+    if not rows:
+        raise DataError("it has no record.")
+    steps = {row["step"]: row for row in rows if _what(row) == _what(rows[-1])}
+    if len(steps) < len(rows):
+        found.repeated.append(run.name)
+    return [steps[step] for step in sorted(steps)]
+
+
+def _what(row: dict[str, Any]) -> list[Any]:
+    """What a run is, wherever it ran."""
+    return [{name: value for name, value in row["args"].items() if name not in PLACES}, row["hparams"]]
+
+
+def _as_job(rows: list[dict[str, Any]], found: Imported) -> Loose:
+    args, hparams = rows[-1]["args"], rows[-1]["hparams"]
+    environments = next(number for number in count() if f"env{number}_out_acc" not in rows[-1])
+    dataset, version, domains = _dataset(args["dataset"], environments)
+    counts = _counts(rows, domains, args["holdout_fraction"])
+    if not all(domains.values()):
+        found.guessed.add(dataset)
+    tested = [list(domains)[number] for number in args["test_envs"]]
+    splits = [
+        {"name": f"{domain}/{part}", "domain": domain, "part": part, "role": role, "count": counts[number, part]}
+        for number, domain in enumerate(domains)
+        for part, role in (("in", "train"), ("out", "validation"))
+    ]
+    for split in splits:
+        split["role"] = "test" if split["domain"] in tested else split["role"]
+    by_hand = json.loads(args["hparams"]) if args.get("hparams") else {}
+    every = rows[1]["step"] - rows[0]["step"] if len(rows) > 1 else 1
+    recipe = {
+        "name": RECIPE,
+        "summary": "Trained by DomainBed",
+        "steps": args.get("steps") or rows[-1]["step"] + 1,
+        "evaluate_every": args.get("checkpoint_freq") or every,
+        "holdout": args["holdout_fraction"],
+    }
+    task = LeaveOut(tuple(tested))
+    setting = [RECIPE, dataset, version, recipe["steps"], recipe["holdout"], by_hand, task.family()]
+    description = {
+        "id": digest([RECIPE, dataset, version, *_what(rows[-1])])[:20],
+        "dataset": dataset,
+        "version": version,
+        "algorithm": args["algorithm"],
+        "revision": REVISION,
+        "task": task.describe(),
+        "test_domains": tested,
+        "draw": args["hparams_seed"],
+        "trial": args["trial_seed"],
+        "hparams": hparams,
+        "overrides": by_hand,
+        "own_overrides": {},
+        "setting": digest(setting)[:20],
+        "recipe": recipe,
+        "numerics": "float32",
+        "splits": splits,
+    }
+    names = {(number, part): f"{domain}/{part}" for number, domain in enumerate(domains) for part in ("in", "out")}
+    records = [
+        {
+            "step": row["step"] + 1,
+            "splits": {
+                name: {"accuracy": float(row[f"env{number}_{part}_acc"]), "count": counts[number, part]}
+                for (number, part), name in names.items()
+                if math.isfinite(row.get(f"env{number}_{part}_acc", math.nan))
+            },
+        }
+        for row in rows
+    ]
+    result = {"status": "done", "step": records[-1]["step"], "records": records}
+    return Loose(str(description["id"]), canonical(description), canonical(result))
+
+
+def _dataset(name: str, environments: int) -> tuple[str, int | str, dict[str, int]]:
+    """The dataset's name, version, and domains with their sizes; one without a card has numbered domains."""
+    try:
+        known = card(name)
+    except UnknownNameError:
+        return name, REVISION, {f"env{number}": 0 for number in range(environments)}
+    if len(known.domains) != environments:
+        raise DataError(f"it has {environments} environments, and {known.name} has {len(known.domains)} domains.")
+    return known.name, known.version, known.domains
+
+
+def _counts(rows: list[dict[str, Any]], domains: dict[str, int], holdout: float) -> dict[tuple[int, str], int]:
+    """The number of examples of every split, from the card or else the least that the accuracies allow."""
+    counts = {}
+    for number, size in enumerate(domains.values()):
+        for part, known in (("in", size - int(size * holdout)), ("out", int(size * holdout))):
+            values = [row[f"env{number}_{part}_acc"] for row in rows if f"env{number}_{part}_acc" in row]
+            counts[number, part] = known or _least_count([value for value in values if math.isfinite(value)])
+    return counts
+
+
+def _least_count(accuracies: list[float]) -> int:
+    """The least number of examples of which all accuracies are shares."""
+    fractions = [Fraction(value).limit_denominator(10**6) for value in accuracies]
+    least = math.lcm(*(fraction.denominator for fraction in fractions))
+    return least if least <= MOST_EXAMPLES else 1
+
+
+@dataclass
+class Exported:
+    """What an export wrote: how many jobs, and the ids of those that DomainBed has no form for."""
+
+    jobs: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+    def notes(self) -> list[str]:
+        """What a person should know, in sentences."""
+        if not self.left_out:
+            return []
+        return [f"{len(self.left_out)} jobs were left out, since DomainBed has no such task: {_some(self.left_out)}."]
+
+
+def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
+    """Writes the finished jobs of a store as a DomainBed sweep, one folder a job, which its scripts can read.
+
+    Jobs that diverged and tasks other than leaving domains out have no form there.
+
+    Raises:
+        StoreError: No job is finished.
+    """
+    done, store = Exported(), LocalStore(Path(out))
+    for job in finished_jobs(LocalStore(Path(folder))):
+        about = job.description
+        if about["task"]["kind"] != LeaveOut.kind or about["task"].get("grouped") or job.status != "done":
+            done.left_out.append(job.id)
+            continue
+        rows = [json.dumps(row, sort_keys=True) + "\n" for row in _as_results(job)]
+        store.put_atomic(f"{job.id}/results.jsonl", "".join(rows).encode())
+        store.put_atomic(f"{job.id}/done", b"done")
+        done.jobs += 1
+    if not done.jobs and not done.left_out:
+        raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+    return done
+
+
+def _as_results(job: JobRecords) -> Iterator[dict[str, Any]]:
+    """The records of a job as DomainBed writes them; those of a training domain's `in` part where there are any."""
+    about = job.description
+    domains = list(dict.fromkeys(split["domain"] for split in about["splits"]))
+    tested = [domains.index(name) for name in about["test_domains"]]
+    by_hand = {**about["overrides"], **about["own_overrides"]}
+    args = {
+        "algorithm": about["algorithm"],
+        "checkpoint_freq": about["recipe"]["evaluate_every"],
+        "data_dir": "",
+        "dataset": about["dataset"],
+        "holdout_fraction": about["recipe"]["holdout"],
+        "hparams": json.dumps(by_hand) if by_hand else None,
+        "hparams_seed": about["draw"],
+        "output_dir": job.id,
+        "save_model_every_checkpoint": False,
+        "seed": seed_hash(about["dataset"], about["algorithm"], tested, about["draw"], about["trial"]),
+        "skip_model_save": True,
+        "steps": about["recipe"]["steps"],
+        "task": "domain_generalization",
+        "test_envs": tested,
+        "trial_seed": about["trial"],
+        "uda_holdout_fraction": 0,
+    }
+    for row in job.rows:
+        accuracies = {
+            f"env{number}_{part}_acc": row["splits"][f"{domain}/{part}"]["accuracy"]
+            for number, domain in enumerate(domains)
+            for part in ("in", "out")
+            if f"{domain}/{part}" in row["splits"]
+        }
+        yield {"args": args, "hparams": about["hparams"], "step": row["step"] - 1, **accuracies}
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
