@@ -107,6 +107,7 @@ def recipes(as_json: AsJson = False) -> None:
         print(json.dumps([recipe(name, "").model_dump() for name in recipe_names()]))
         return
     table = RichTable("recipe", "network", "steps", "what it is for")
+    table.columns[0].overflow = "fold"
     for name in recipe_names():
         one = recipe(name, "")
         table.add_row(name, one.network, str(one.steps), one.summary)

@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -119,7 +120,7 @@ def train(
     console.print(f"{kept}: {folder}", highlight=False, soft_wrap=True)
     more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
     files = "".join(f" --code {path}" for path in code or [])
-    next_command(f"shiftbed sweep {job.description['dataset']} --algorithms {more}{files} --out my-sweep")
+    next_command(f"shiftbed sweep {job.description['dataset']} --algorithms {quote(more)}{files} --out my-sweep")
 
 
 @app.command()

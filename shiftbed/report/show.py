@@ -54,6 +54,8 @@ def job_table(job: "JobRecords") -> Table:
     """The accuracy of a job's last record on every split."""
     last: dict[str, Any] = job.rows[-1] if job.rows else {"step": 0, "splits": {}}
     title = f"{job.description['algorithm']} at step {last['step']}"
+    if job.description["task"].get("adapt"):
+        title += f"\nadaptation: {job.description['task']['adapt']:g} of the test domains seen unlabelled"
     table = Table("split", "role", "accuracy %", "loss", "images", title=title)
     for split in job.description["splits"]:
         if split["name"] in last["splits"]:

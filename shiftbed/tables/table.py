@@ -106,7 +106,9 @@ class Table:
         """Dataset, recipe, and what was set by hand."""
         recipe = self.about["recipe"]
         by_hand = "".join(f", {name} = {value}" for name, value in self.about["overrides"].items())
-        how = f"recipe {recipe['name']}, {recipe['steps']} steps{by_hand}"
+        adapted = self.about["task"].get("adapt")
+        adaptation = f", adaptation: {adapted:g} of the test domains seen unlabelled" if adapted else ""
+        how = f"recipe {recipe['name']}, {recipe['steps']} steps{by_hand}{adaptation}"
         return f"{self.dataset} (version {self.about['version']}), {how}"
 
     @property
@@ -289,6 +291,7 @@ def _row(table: Table, algorithm: str, column: Column) -> dict[str, Any]:
         "version": table.about["version"],
         "recipe": table.about["recipe"]["name"],
         "steps": table.about["recipe"]["steps"],
+        "adaptation": table.about["task"].get("adapt", 0.0),
         "overrides": table.about["overrides"],
         "selection": table.selection.name,
         "oracle": table.selection.oracle,

@@ -8,6 +8,7 @@ import shiftbed
 from shiftbed.algorithms import ERM, register
 from shiftbed.errors import DataError, HparamError
 from shiftbed.protocols import LeaveOut
+from shiftbed.tables import as_text
 from shiftbed.training import batches
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.pool import pool_of
@@ -77,3 +78,10 @@ def test_impossible_shares_are_refused(tmp_path):
     request = shiftbed.Request(["ColoredDigits"], ["DANN"], protocol="target-trained", adapt=0.5)
     with pytest.raises(HparamError, match="left out in turn"):
         shiftbed.sweep(request, tmp_path)
+
+
+def test_tables_and_records_say_adaptation(tmp_path):
+    job = shiftbed.train("ColoredDigits", "CORAL", "-90%", tmp_path, steps=2, adapt=0.25)
+    assert job.description["task"]["adapt"] == 0.25
+    (table,) = shiftbed.read_tables(tmp_path, ["training-domain-validation"])
+    assert "adaptation: 0.25 of the test domains seen unlabelled" in as_text(table).replace("\n", " ")
