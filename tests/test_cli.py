@@ -225,3 +225,24 @@ def test_devices_and_precisions_that_do_not_exist(shiftbed):
     assert "One job runs on one GPU" in shiftbed(*train, "--device", "cuda:0,cuda:1").err
     assert "There is no device 'tpu'" in shiftbed(*train, "--device", "tpu").err
     assert "There is no precision 'half'" in shiftbed(*train, "--precision", "half").err
+
+
+def test_lean_records_serve_the_named_selection_and_say_what_others_lack(shiftbed, tmp_path):
+    command = (
+        "sweep",
+        "ColoredDigits",
+        "--algorithms",
+        "ERM",
+        "--test=-90%",
+        "--steps",
+        "2",
+        "--out",
+        str(tmp_path / "s"),
+    )
+    assert "name at least one" in shiftbed(*command, "--records", "lean").err
+    assert shiftbed(*command, "--records", "lean", "--selection", "training-domain-validation").code == 0
+    record = next(tmp_path.glob("s/jobs/*/records.jsonl")).read_text().splitlines()[-1]
+    assert set(json.loads(record)["splits"]) == {"+90%/out", "+80%/out", "-90%/in"}
+    assert "ERM" in shiftbed("tables", str(tmp_path / "s"), "--selection", "training-domain-validation").out
+    lacking = shiftbed("tables", str(tmp_path / "s"), "--selection", "oracle").out
+    assert "test/out/accuracy, which these jobs do not have" in lacking

@@ -135,6 +135,7 @@ def sweep(
     selection: Annotated[
         list[str] | None, typer.Option(help="A selection rule the jobs must serve (repeatable).")
     ] = None,
+    records: Annotated[str, typer.Option(help="full, or lean: only what the named selections read.")] = "full",
     recipe: Recipe = "quick",
     steps: Steps = None,
     overrides: Overrides = None,
@@ -167,6 +168,7 @@ def sweep(
         overrides=parse_overrides(overrides),
         adapt=adapt,
         selections=selection or [],
+        lean=one_of(records, ("full", "lean"), "kind of records") == "lean",
     )
     if dry_run:
         count, done = run_dry(request, out, code or [], one_of(precision, PRECISIONS, "precision"))

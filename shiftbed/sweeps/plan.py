@@ -31,6 +31,7 @@ class Request:
         recipe: How each model is trained.
         protocol: Who trains and who is tested.
         selections: The rules that will choose; domain cross-validation needs jobs that test pairs of domains.
+        lean: Record what these rules read and nothing else.
         adapt: The share of every test domain that algorithms are given without labels.
         fields: Recipe fields set by hand (`steps`, `evaluate_every`).
         overrides: Hyperparameters set by hand.
@@ -44,6 +45,7 @@ class Request:
     recipe: str = "quick"
     protocol: str = "leave-one-domain-out"
     selections: Sequence[str] = ()
+    lean: bool = False
     adapt: float = 0.0
     fields: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Value] = field(default_factory=dict)
@@ -63,6 +65,8 @@ def plan(request: Request) -> list[Job]:
     for name, number in (("draws", request.draws), ("trials", request.trials)):
         if number < 1:
             raise HparamError(f"A sweep needs at least one of its {name}, not {number}.")
+    if request.lean and not request.selections:
+        raise HparamError("Lean records need to know which selections they serve; name at least one.")
     algorithms = list(dict.fromkeys(ALGORITHMS.canonical_name(name) for name in request.algorithms))
     datasets = list(dict.fromkeys(card(name).name for name in request.datasets))
     _check_names(request, datasets, algorithms)
@@ -76,6 +80,7 @@ def plan(request: Request) -> list[Job]:
             for algorithm in algorithms
         }
         specs = asked_tasks(request, dataset)
+        lean = tuple(SELECTIONS.canonical_name(name) for name in request.selections) if request.lean else ()
         by_hand = {name: search_space(name, dataset, resolved.space).checked(by_hand[name]) for name in algorithms}
         for trial in range(request.trials):
             for draw in range(request.draws):
@@ -83,7 +88,7 @@ def plan(request: Request) -> list[Job]:
                     name: resolve_hparams(dataset, name, resolved, draw, trial, by_hand[name]) for name in algorithms
                 }
                 jobs += [
-                    Job(dataset, name, spec, draw, trial, values[name], resolved, by_hand[name])
+                    Job(dataset, name, spec, draw, trial, values[name], resolved, by_hand[name], lean)
                     for spec in specs
                     for name in algorithms
                 ]

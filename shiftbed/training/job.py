@@ -28,6 +28,7 @@ class Job:
         draw: The draw's number, for people; the id holds the values it stands for.
         hparams: The resolved hyperparameter values.
         overrides: Those of them that were set by hand.
+        lean: The selections that its records must serve, and no others; none of them means all.
     """
 
     dataset: str
@@ -38,6 +39,7 @@ class Job:
     hparams: Mapping[str, Value]
     recipe: Recipe
     overrides: Mapping[str, Value] = field(default_factory=dict)
+    lean: tuple[str, ...] = ()
 
     @cached_property
     def version(self) -> int | str:
@@ -103,6 +105,7 @@ class Job:
             "setting": self.setting,
             "recipe": self.recipe.model_dump(),
             "numerics": self.recipe.precision,
+            "lean": list(self.lean),
             "splits": [
                 {"name": s.name, "domain": s.domain, "part": s.part, "role": s.role, "count": len(s.indices)}
                 for s in self.task.splits
@@ -125,6 +128,7 @@ class Job:
             hparams=description["hparams"],
             recipe=Recipe(**description["recipe"]),
             overrides={**description["overrides"], **description["own_overrides"]},
+            lean=tuple(description.get("lean", ())),
         )
         if job.id != description["id"]:
             raise StoreError(

@@ -76,9 +76,9 @@ def run_job(
         _tidy(store, files)
         return json.loads(finished)["status"]
     if not store.create_exclusive(files.job, canonical(job.describe())):
-        # The evaluation interval is not in the id: whoever came first has set it, and all rows follow it.
+        # When and what is evaluated is not in the id: whoever came first has set it, and all rows follow it.
         described = json.loads(store.get(files.job) or b"")
-        job = replace(job, recipe=Recipe(**described["recipe"]))
+        job = replace(job, recipe=Recipe(**described["recipe"]), lean=tuple(described.get("lean", ())))
     started = time.perf_counter()
     with one_thread():
         trainer, rows = resume(job, store, files, runtime)

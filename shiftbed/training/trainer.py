@@ -12,6 +12,7 @@ from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, call_hook, 
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
 from shiftbed.protocols import Split
+from shiftbed.selection import SELECTIONS
 from shiftbed.training.augment import augmentation_words
 from shiftbed.training.batches import TaskData
 from shiftbed.training.capture import CapturedStep
@@ -157,8 +158,17 @@ class Trainer:
                 validation = [s for s in self.job.task.of_role("validation") if s.domain in trained]
                 results = self._evaluate_splits(validation, self.algorithm.current)
                 call_hook(self.algorithm, "evaluated", results)
-            splits = [split for split in self.job.task.splits if split.role in ("validation", "test")]
+            splits = [split for split in self.job.task.splits if self._is_recorded(split)]
             return {"step": self.step, "splits": self._evaluate_splits(splits, self.algorithm.predict)}
+
+    def _is_recorded(self, split: Split) -> bool:
+        """All that is validated or tested; of a lean job what its selections read, and what tables report."""
+        if split.role not in ("validation", "test"):
+            return False
+        columns = [column for name in self.job.lean for column in SELECTIONS[name].columns]
+        about = {"role": split.role, "part": split.part, "domain": split.domain, "name": split.name}
+        reported = split.role == "test" and split.part != "out"
+        return reported or not columns or any(column.covers(about) for column in columns)
 
     @torch.inference_mode()
     def _evaluate_splits(self, splits: Sequence[Split], predict: Predict) -> dict[str, dict[str, Any]]:
