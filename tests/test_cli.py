@@ -246,3 +246,36 @@ def test_lean_records_serve_the_named_selection_and_say_what_others_lack(shiftbe
     assert "ERM" in shiftbed("tables", str(tmp_path / "s"), "--selection", "training-domain-validation").out
     lacking = shiftbed("tables", str(tmp_path / "s"), "--selection", "oracle").out
     assert "test/out/accuracy, which these jobs do not have" in lacking
+
+
+def test_a_sweep_travels_as_one_file_and_is_not_trained_again(shiftbed, tmp_path):
+    sweep, other, copy = str(tmp_path / "one"), str(tmp_path / "two"), str(tmp_path / "both")
+    command = ("sweep", "ColoredDigits", "--test=-90%", "--steps", "2")
+    assert shiftbed(*command, "--algorithms", "ERM", "--out", sweep).code == 0
+    assert shiftbed(*command, "--algorithms", "SD", "--out", other).code == 0
+    assert "1 job in 1 new part." in shiftbed("compact", sweep).out
+    assert "1 job in" in shiftbed("bundle", sweep, "--out", str(tmp_path / "one.zip")).out
+    assert "2 of them new" in shiftbed("merge", str(tmp_path / "one.zip"), other, "--out", copy).out
+    table = shiftbed("tables", copy, "--selection", "training-domain-validation").out
+    assert "ERM" in table and "SD" in table
+    dry = shiftbed(*command, "--algorithms", "ERM,SD", "--out", copy, "--dry-run").out
+    assert "2 jobs, 2 of them done already." in dry
+    assert not list((tmp_path / "both").glob("jobs/*/checkpoint.pt"))
+    assert shiftbed(*command, "--algorithms", "ERM,SD", "--out", copy).code == 0
+    assert not list((tmp_path / "both").glob("jobs/*/times.json")), "nothing was trained"
+
+
+def test_a_sweep_goes_to_domainbed_s_format_and_back(shiftbed, tmp_path):
+    sweep, theirs, back = (str(tmp_path / name) for name in ("sweep", "theirs", "back"))
+    command = ("sweep", "ColoredDigits", "--algorithms", "ERM,SD", "--steps", "2", "--draws", "2", "--out", sweep)
+    assert shiftbed(*command).code == 0
+    assert "12 runs in" in shiftbed("export-domainbed", sweep, "--out", theirs).out
+    assert "12 jobs in" in shiftbed("import-domainbed", theirs, "--out", back).out
+    rows = [
+        {
+            (row["algorithm"], row["test"]): row["accuracy"]
+            for row in json.loads(shiftbed("tables", folder, "--format", "json").out)
+        }
+        for folder in (sweep, back)
+    ]
+    assert rows[0] == pytest.approx(rows[1])

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from shiftbed import __version__
-from shiftbed.cli import data, results, training
+from shiftbed.cli import data, results, stores, training
 from shiftbed.cli.shared import app, console
 from shiftbed.errors import sentence
 
-__all__ = ["app", "console", "data", "main", "results", "training"]
+__all__ = ["app", "console", "data", "main", "results", "stores", "training"]
 
 
 def main() -> None:

@@ -230,6 +230,3 @@ def tasks_of(jobs: Iterable[JobRecords], metrics: Iterable[str]) -> list[TaskRec
         found[job.description["setting"], tuple(job.description["test_domains"])].append(job)
     wanted = list(metrics)
     return [TaskRecords.of(found[key], wanted) for key in sorted(found)]
-
-
-_order = order

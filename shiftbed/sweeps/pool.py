@@ -16,6 +16,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.forkserver import ForkServer
 from shiftbed.sweeps.leases import PATIENCE_SECONDS, LeaseWatch
+from shiftbed.sweeps.records import outcomes
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, parse_records
@@ -109,12 +110,9 @@ class LocalPool:
         """
         unique = list({job.id: job for job in jobs}.values())
         progress = self._progress = Progress(unique)
-        for job in unique:
-            done = self._store.get(JobFiles(job.id).done)
-            if done is None:
-                self._waiting.append(job)
-            else:
-                progress.ended[job.id] = json.loads(done)["status"]
+        finished = outcomes(self._store)  # in compacted parts too, which a merged store may consist of
+        progress.ended = {job.id: finished[job.id] for job in unique if job.id in finished}
+        self._waiting.extend(job for job in unique if job.id not in finished)
         progress.found = len(progress.ended)
         try:
             while progress.left:

@@ -12,7 +12,7 @@ from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords
 from shiftbed.sweeps.plan import Request, adapting, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
-from shiftbed.sweeps.records import finished_jobs
+from shiftbed.sweeps.records import finished_jobs, outcomes
 from shiftbed.training.device import Precision, default_precision, find_runtime, find_runtimes
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe as find_recipe
@@ -87,7 +87,8 @@ def train(
     on_plan(job)
     tracker = TRACKERS[track](Path(out), job.id) if track else None
     try:
-        run_job(job, store, keep=keep, runtime=runtime, on_step=on_step, should_stop=should_stop, tracker=tracker)
+        if job.id not in outcomes(store):
+            run_job(job, store, keep=keep, runtime=runtime, on_step=on_step, should_stop=should_stop, tracker=tracker)
     finally:
         if tracker is not None:
             tracker.close()
@@ -141,4 +142,4 @@ def dry_run(
         load_code(Path(path))
     asked = {"precision": precision or default_precision(find_runtimes()[0])}
     ids = {job.id for job in plan(replace(request, fields={**asked, **request.fields}))}
-    return len(ids), len(ids & {job.id for job in finished_jobs(LocalStore(Path(out)))})
+    return len(ids), len(ids & outcomes(LocalStore(Path(out))).keys())

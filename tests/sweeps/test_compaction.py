@@ -254,9 +254,38 @@ def test_a_part_is_listed_when_it_is_whole(tmp_path):
     assert part_names(store) == [] and len(everything(store)) == 1
 
 
+def test_a_compaction_while_a_reader_reads_hides_nothing(tmp_path):
+    """A part that appears after the parts were listed holds jobs that the reader must still find loose."""
+
+    class Racing(LocalStore):
+        raced = False
+
+        def list(self, prefix, deep=True):
+            found = list(super().list(prefix, deep))
+            if prefix == "parts" and not self.raced:
+                self.raced = True
+                compact(LocalStore(self.root))
+            return iter(found)
+
+    def ids_of_records(store):
+        with Records(store) as records:
+            return [about["id"] for task in records.tasks(["accuracy"]) for about in task.abouts]
+
+    readers = [
+        lambda store: [job.id for job in finished_jobs(store)],
+        lambda store: list(outcomes(store)),
+        ids_of_records,
+    ]
+    for place, reader in enumerate(readers):
+        for number in range(3):
+            finish_job(LocalStore(tmp_path), 10 * place + number)
+        ids = reader(Racing(tmp_path))
+        assert len(ids) == len(set(ids)) == 3 * (place + 1)
+
+
 def write_forever(store, number):
     while True:
-        finish_job(store, number % 4000)
+        finish_job(store, number % 500)
         number += 1
 
 
@@ -265,46 +294,53 @@ def compact_forever(store):
         compact(store)
 
 
+def read_for(store, seconds, said):
+    """Reads over and over; what it saw may never vanish, and what was finished before it looked must be there."""
+    seen: set[str] = set()
+    reads, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        finished = {path.parent.name for path in store.root.glob("jobs/*/done.json")}
+        ids = [job.id for job in finished_jobs(store)] if reads % 4 == 0 else list(outcomes(store))
+        assert len(ids) == len(set(ids)), "a job was seen twice"
+        assert seen | finished <= set(ids), "a finished job was not seen"
+        seen = set(ids)
+        reads += 1
+    said.put((reads, len(seen)))
+
+
 def disturb(seconds, store):
     """Two writers and two compactors, killed and put to sleep at random, under a looping reader.
 
     Returns:
-        How many times was read, killed and put to sleep, and how many jobs were seen.
+        How many times was read, how many jobs were seen at last, and how many were killed and put to sleep.
     """
+    # Forked from a server that has imported this: at work at once, and without the threads of this process.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     chance = random.Random(0)
+    said = context.Queue()
     writers = [(write_forever, (store, 0)), (write_forever, (store, 5))]
     programs = [*writers, (compact_forever, (store,)), (compact_forever, (store,))]
 
-    def start(program):
-        process = multiprocessing.get_context("fork").Process(target=program[0], args=program[1], daemon=True)
+    def start(target, arguments):
+        process = context.Process(target=target, args=arguments, daemon=True)
         process.start()
         return process
 
-    running = [start(program) for program in programs]
-    seen: set[str] = set()
-    reads = kills = sleeps = 0
+    running = [start(*program) for program in programs]
     wake = {}
+    kills = sleeps = 0
     start_by = time.monotonic() + 60
     while not part_names(store):
         assert time.monotonic() < start_by
         time.sleep(0.05)
-    deadline = due = time.monotonic()
-    deadline += seconds
+    reader = start(read_for, (store, seconds, said))
     try:
-        while time.monotonic() < deadline:
-            done_before = {path.parent.name for path in store.root.glob("jobs/*/done.json")}
-            ids = [job.id for job in finished_jobs(store)] if reads % 2 else list(outcomes(store))
-            assert len(ids) == len(set(ids)), "a job was seen twice"
-            assert seen <= set(ids), "a job that was seen has vanished"
-            assert done_before <= set(ids), "a finished job was not seen"
-            seen = set(ids)
-            reads += 1
+        while reader.is_alive():
+            time.sleep(0.15)
             for place in [place for place, until in wake.items() if time.monotonic() > until]:
                 os.kill(running[place].pid, signal.SIGCONT)
                 del wake[place]
-            if time.monotonic() < due:
-                continue
-            due = time.monotonic() + 0.2
             place = chance.randrange(len(running))
             if chance.random() < 0.5 and place not in wake:
                 os.kill(running[place].pid, signal.SIGSTOP)
@@ -314,25 +350,26 @@ def disturb(seconds, store):
                 running[place].kill()
                 running[place].join()
                 wake.pop(place, None)
-                running[place] = start(programs[place])
+                running[place] = start(*programs[place])
                 kills += 1
     finally:
-        for process in running:
+        for process in [*running, reader]:
             process.kill()
             process.join()
-    return reads, kills, sleeps, len(seen)
+    assert reader.exitcode == 0, "the reader's own words are above"
+    return *said.get(timeout=10), kills, sleeps
 
 
 @pytest.mark.parametrize("kind", [LocalStore, CopyingStore])
 def test_no_job_vanishes_under_kills(tmp_path, kind):
-    reads, kills, sleeps, jobs = disturb(2.5, kind(tmp_path))
+    reads, jobs, kills, sleeps = disturb(2.5, kind(tmp_path))
     assert reads > 2 and kills and sleeps and jobs > 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [LocalStore, CopyingStore])
 def test_no_job_vanishes_in_a_minute_of_kills(tmp_path, kind):
-    reads, kills, sleeps, jobs = disturb(60, kind(tmp_path))
+    reads, jobs, kills, sleeps = disturb(60, kind(tmp_path))
     parts = len(part_names(kind(tmp_path)))
     print(f"{kind.__name__}: {reads} reads, at last of {jobs} jobs, {parts} parts; {kills} kills, {sleeps} sleeps")
     assert kills > 20 and sleeps > 20

@@ -1,0 +1,80 @@
+"""Commands that move and unite the folders of sweeps."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shiftbed.cli.shared import app, console, next_command, plural
+
+Sweep = Annotated[Path, typer.Argument(help="The sweep's folder.")]
+
+
+@app.command()
+def compact(folder: Sweep) -> None:
+    """Writes the records of finished jobs into a few files that are quick to read."""
+    from shiftbed.sweeps.compaction import compact as run
+    from shiftbed.training.store import LocalStore
+
+    made = run(LocalStore(folder))
+    console.print(f"{plural(made.jobs, 'job')} in {plural(made.parts, 'new part')}.", highlight=False)
+    next_command(f"shiftbed tables {folder}")
+
+
+@app.command()
+def bundle(
+    folder: Sweep,
+    out: Annotated[Path | None, typer.Option(help="The file to write; by default the folder's name with .zip.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most MiB it may have.")] = 16,
+) -> None:
+    """Writes the finished jobs of a sweep as one file, to carry it elsewhere."""
+    from shiftbed.sweeps.bundle import bundle as run
+
+    file = out or folder.with_suffix(".zip")
+    jobs = run(folder, file, limit=limit * 2**20)
+    console.print(f"{plural(jobs, 'job')} in {file}.", highlight=False, soft_wrap=True)
+    next_command(f"shiftbed merge {file} --out DIR")
+
+
+@app.command()
+def merge(
+    sources: Annotated[list[Path], typer.Argument(help="Folders of sweeps, or bundles.")],
+    out: Annotated[Path, typer.Option(help="The folder that takes them all.")],
+) -> None:
+    """Unites sweeps by the ids of their jobs."""
+    from shiftbed.sweeps.bundle import merge as run
+
+    made = run(sources, out)
+    console.print(f"{plural(made.jobs, 'job')} in {out}, {made.new:,} of them new.", highlight=False, soft_wrap=True)
+    for job_id in made.differing[:10]:
+        console.print(f"differs between the sources, the first was kept: {job_id}", highlight=False)
+    next_command(f"shiftbed tables {out}")
+
+
+@app.command("import-domainbed")
+def import_domainbed(
+    folder: Annotated[Path, typer.Argument(help="A sweep of DomainBed: folders with results.jsonl.")],
+    out: Annotated[Path, typer.Option(help="The sweep's folder to write.")],
+    partial: Annotated[bool, typer.Option("--partial", help="Take runs that did not say `done`, too.")] = False,
+) -> None:
+    """Reads a sweep of DomainBed, so that all tables can be made of it."""
+    from shiftbed.sweeps.domainbed_format import import_domainbed as run
+
+    made = run(folder, out, partial=partial)
+    for note in made.notes():
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{plural(made.jobs, 'job')} in {out}.", highlight=False, soft_wrap=True)
+    next_command(f"shiftbed tables {out} --se population")
+
+
+@app.command("export-domainbed")
+def export_domainbed(
+    folder: Sweep, out: Annotated[Path, typer.Option(help="The folder for DomainBed's runs.")]
+) -> None:
+    """Writes a sweep as DomainBed's scripts read it."""
+    from shiftbed.sweeps.domainbed_format import export_domainbed as run
+
+    made = run(folder, out)
+    for note in made.notes():
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{plural(made.jobs, 'run')} in {out}.", highlight=False, soft_wrap=True)
