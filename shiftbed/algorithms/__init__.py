@@ -1,18 +1,8 @@
 """Algorithms: one file per family, one class per algorithm."""
 
-from shiftbed.algorithms.base import (
-    ALGORITHMS,
-    ERM,
-    Algorithm,
-    AlgorithmEntry,
-    TrainingPlan,
-    Wrapper,
-    call_hook,
-    has_hook,
-    load_code,
-    register,
-)
+from shiftbed.algorithms.base import ERM, Algorithm, TrainingPlan, Wrapper, call_hook, has_hook
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.registration import ALGORITHMS, AlgorithmEntry, load_code, register
 from shiftbed.hparams import Space, choice, constant, log_uniform, uniform
 
 __all__ = [

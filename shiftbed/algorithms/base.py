@@ -1,13 +1,8 @@
-"""What an algorithm is, how it is registered, and ERM, which most algorithms extend."""
+"""What an algorithm is, and ERM, which most algorithms extend."""
 
-import hashlib
-import importlib.util
-import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -17,178 +12,24 @@ from torch import nn
 from shiftbed import networks
 from shiftbed.algorithms import state
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.registration import NEEDS, Need, register
 from shiftbed.errors import AlgorithmError
-from shiftbed.hashing import digest
-from shiftbed.hparams import SizeClass, Space
-from shiftbed.registry import Registry, did_you_mean
+
+__all__ = [
+    "ERM",
+    "NEEDS",
+    "Algorithm",
+    "Metrics",
+    "Minibatches",
+    "Need",
+    "Wrapper",
+    "call_hook",
+    "has_hook",
+    "register",
+]
 
 Metrics = dict[str, torch.Tensor]
 Minibatches = Batches | Iterable[tuple[torch.Tensor, torch.Tensor]]
-
-
-Need = Literal["domain labels", "two domains", "images", "feature maps", "test batches"]
-NEEDS: dict[str, str] = {
-    "domain labels": "it must know which domain an example comes from",
-    "two domains": "it is not defined for one training domain",
-    "images": "inputs must be images",
-    "feature maps": "the network must have convolutional stages",
-    "test batches": "its prediction looks at the other images of a test batch",
-}
-
-
-class AlgorithmEntry(NamedTuple):
-    """A registered algorithm: its class and what registration says of it."""
-
-    cls: "type[Algorithm]"
-    spaces: Callable[[str, SizeClass], Space]
-    paper: str
-    needs: tuple[Need, ...]
-    selection: str | None
-    revision: int | str
-    separable: bool
-    capturable: bool
-
-    def space(self, dataset: str = "", size_class: SizeClass = "large") -> Space:
-        """Its own hyperparameters on a dataset."""
-        return self.spaces(dataset, size_class)
-
-
-class AlgorithmRegistry(Registry[AlgorithmEntry]):
-    """The algorithms; a wrapper around another one is a name too: `SWAD(CORAL)`."""
-
-    def canonical_name(self, name: str) -> str:
-        """The registered spelling, of a wrapper and of what it wraps."""
-        outer, inner = _unwrapped(name)
-        if inner is None or name in self._entries:
-            return super().canonical_name(name)
-        outer, inner = super().canonical_name(outer), self.canonical_name(inner)
-        composed = f"{outer}({inner})"
-        if composed not in self._entries:
-            self.add(composed, _wrapped(composed, self._entries[outer], self._entries[inner]))
-        return composed
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in super().__iter__() if "(" not in name)
-
-
-def _unwrapped(name: str) -> tuple[str, str | None]:
-    """`SWAD(CORAL)` as ("SWAD", "CORAL"); a plain name with None."""
-    outer, bracket, rest = name.partition("(")
-    return (outer.strip(), rest[:-1].strip()) if bracket and rest.endswith(")") else (name.strip(), None)
-
-
-def _wrapped(name: str, outer: AlgorithmEntry, inner: AlgorithmEntry) -> AlgorithmEntry:
-    """The entry of a wrapper around another algorithm than ERM."""
-    if not issubclass(outer.cls, Wrapper):
-        raise AlgorithmError(f"{name}: {outer.cls.__name__} wraps no other algorithm; only wrappers such as SWAD do.")
-    needs = tuple(dict.fromkeys((*outer.needs, *inner.needs)))
-    body = {"inner_class": inner.cls, "needs": needs, "__doc__": outer.cls.__doc__, "__module__": outer.cls.__module__}
-    cls = type(name, (outer.cls,), body)
-    return outer._replace(
-        cls=cls,
-        spaces=lambda dataset, size_class: inner.space(dataset, size_class) | outer.space(dataset, size_class),
-        paper=f"{outer.paper}; {inner.paper}",
-        needs=needs,
-        revision=f"{outer.revision}({inner.revision})",
-        separable=outer.separable and inner.separable,
-        capturable=False,
-    )
-
-
-ALGORITHMS = AlgorithmRegistry("algorithm", "shiftbed.algorithms")
-BUILT_IN: set[str] = set()
-AlgorithmClass = TypeVar("AlgorithmClass", bound="type[Algorithm]")
-
-
-def register(
-    *,
-    space: Space | Callable[[str, SizeClass], Space] | None = None,
-    paper: str = "",
-    needs: tuple[Need, ...] = (),
-    selection: str | None = None,
-    revision: int = 1,
-    separable: bool = False,
-    capturable: bool = False,
-) -> Callable[[AlgorithmClass], AlgorithmClass]:
-    """Registers an algorithm under its class name.
-
-    Args:
-        space: Its own hyperparameters, beside the shared ones; or a function of the dataset's name and its size class.
-        paper: Who proposed it.
-        needs: What it cannot do without, of `NEEDS`.
-        selection: The name of its own model-selection rule; None marks it incomplete in DomainBed's sense.
-        revision: Raised whenever its results change. Classes outside this package get a hash of their file instead.
-        separable: Its loss is a mean over examples, so that gradients of parts of a batch add up.
-        capturable: A step draws nothing on the host and branches on no value, so that a CUDA graph can replay it.
-    """
-    given = space or Space()
-    spaces = given if callable(given) else (lambda dataset, size_class: given)
-
-    def wrap(cls: AlgorithmClass) -> AlgorithmClass:
-        ours = cls.__module__.startswith("shiftbed.")
-        if not ours and cls.__name__ in BUILT_IN:
-            raise AlgorithmError(f"{cls.__name__} is an algorithm of shiftbed; give your class another name.")
-        for need in set(needs) - set(NEEDS):
-            raise AlgorithmError(f"{cls.__name__} cannot need '{need}'.{did_you_mean(need, list(NEEDS))}")
-        if ours:
-            BUILT_IN.add(cls.__name__)
-        version = revision if ours else f"source {_source_hash(cls)}"
-        cls.needs = needs
-        entry = AlgorithmEntry(cls, spaces, paper, needs, selection, version, separable, capturable)
-        ALGORITHMS.add(cls.__name__, entry)
-        return cls
-
-    return wrap
-
-
-def _source_hash(cls: type) -> str:
-    """Hash of all that decides a user's class: its file, files beside it that it imports, and what it builds on."""
-    parts: dict[str, object] = {}
-    for base in cls.__mro__:
-        if base.__module__.startswith("shiftbed."):
-            entry = ALGORITHMS.registered(base.__name__)
-            parts[base.__name__] = entry.revision if entry else None
-            continue
-        for path in _sources(sys.modules[base.__module__]):
-            parts[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return digest(parts)[:12]
-
-
-def _sources(module: ModuleType) -> set[Path]:
-    """A module's file and those of the modules it names that lie in the same folder or below."""
-    if not getattr(module, "__file__", None):
-        return set()
-    own = Path(str(module.__file__)).resolve()
-    named = {getattr(value, "__module__", None) or getattr(value, "__name__", None) for value in vars(module).values()}
-    files = {
-        Path(sys.modules[name].__file__ or "").resolve()
-        for name in named
-        if isinstance(name, str) and getattr(sys.modules.get(name), "__file__", None)
-    }
-    return {own, *(path for path in files if path.is_relative_to(own.parent) and "site-packages" not in path.parts)}
-
-
-def load_code(path: Path) -> None:
-    """Runs a user's file, so that the algorithms registered in it are known.
-
-    Raises:
-        AlgorithmError: The file does not exist or cannot be run.
-    """
-    name = f"shiftbed_user_{path.stem}"  # never the name of a module that somebody else imports
-    spec = importlib.util.spec_from_file_location(name, path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise AlgorithmError(f"There is no Python file at {path}; --code takes a file that registers algorithms.")
-    list(ALGORITHMS)  # the built-in names must be known before the file can take one of them
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except AlgorithmError:
-        raise
-    except Exception as error:
-        raise AlgorithmError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    if not any(ALGORITHMS[known].cls.__module__ == name for known in ALGORITHMS):
-        raise AlgorithmError(f"{path} registers no algorithm; write @register() before your class.")
 
 
 @dataclass(frozen=True)

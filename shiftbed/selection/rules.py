@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shiftbed.algorithms import ALGORITHMS
-from shiftbed.algorithms.base import AlgorithmEntry, Need
+from shiftbed.algorithms.registration import AlgorithmEntry, Need
 from shiftbed.errors import UnknownNameError
 from shiftbed.registry import Registry
 from shiftbed.selection.evidence import ELSEWHERE, PAIR, VALIDATION, Companions, Evidence
