@@ -3,8 +3,8 @@
     python scripts/learning.py --mnist FOLDER [--workers N]
 
 On RotatedDigits and EmojiStyles every algorithm is trained with five draws, the best of which must come within 8 points
-of ERM's best: draws that do not suit these small data may fail, all five may not. On OoD-Bench's ColoredMNIST, made from the IDX files in FOLDER, IRM and
-VREx must leave colour for shape, which ERM does not.
+of ERM's best: draws that do not suit these small data may fail, all five may not. On OoD-Bench's ColoredMNIST, made from
+the IDX files in FOLDER, IRM and VREx must leave colour for shape, which ERM does not.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def last(job: JobRecords, role: str, part: str) -> float:
 
 
 def best_of_draws(folder: Path, datasets: dict[str, str], workers: int | None) -> dict[tuple[str, str], float]:
-    """The best test accuracy of all draws, by dataset and algorithm: whether it can learn, not how well it is chosen."""
+    """The best test accuracy of all draws, by dataset and algorithm: whether it can learn at all."""
     for dataset, test in datasets.items():
         request = shiftbed.Request([dataset], LEARNERS, draws=DRAWS, test_domains=[test], fields={"steps": STEPS})
         shiftbed.sweep(request, folder, workers=workers, device="cpu")
@@ -107,8 +107,8 @@ def page(accuracies: dict[tuple[str, str], float], found: dict[str, Findings]) -
     lines = [
         "# Does every algorithm learn?",
         "",
-        "Made by `python scripts/learning.py`. Accuracy (%) on the test domain of the best of five draws, recipe `quick`",
-        f"with {STEPS} steps, one trial: a check that nothing is broken, and no fair comparison.",
+        "Made by `python scripts/learning.py`. Accuracy (%) on the test domain of the best of five draws, recipe",
+        f"`quick` with {STEPS} steps, one trial: a check that nothing is broken, and no fair comparison.",
         "",
         f"| algorithm | {' | '.join(f'{dataset}, {test}' for dataset, test in TESTS.items())} |",
         f"| --- | {'---: | ' * len(TESTS)}",
