@@ -3,8 +3,8 @@
     python scripts/learning.py --mnist FOLDER [--workers N]
 
 On RotatedDigits and EmojiStyles every algorithm is trained with five draws, the best of which must come within 8 points
-of ERM's best: draws that do not suit these small data may fail, all five may not. On OoD-Bench's ColoredMNIST, made from
-the IDX files in FOLDER, IRM and VREx must leave colour for shape, which ERM does not.
+of ERM's best: draws that do not suit these small data may fail, all five may not. On OoD-Bench's ColoredMNIST, made
+from the IDX files in FOLDER, IRM and VREx must leave colour for shape, which ERM does not.
 """
 
 import argparse

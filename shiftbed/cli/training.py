@@ -142,6 +142,8 @@ def sweep(
     adapt: Adapt = 0.0,
     device: Device = None,
     precision: Precision = None,
+    on: Annotated[str, typer.Option(help="local, ray or slurm: where jobs run.")] = "local",
+    address: Annotated[str | None, typer.Option(help="The Ray cluster's address.")] = None,
     code: Code = None,
     workers: Workers = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
@@ -184,6 +186,8 @@ def sweep(
                 workers=workers,
                 device=device,
                 precision=one_of(precision, PRECISIONS, "precision"),
+                on=one_of(on, ("local", "ray", "slurm"), "executor"),
+                address=address,
                 code=code or [],
                 on_change=view,
             )

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shiftbed.algorithms import load_code
 from shiftbed.data import card
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords
+from shiftbed.sweeps.executors import Executor, cluster_runtime
 from shiftbed.sweeps.plan import Request, adapting, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
 from shiftbed.sweeps.records import finished_jobs, outcomes
@@ -102,11 +103,13 @@ def sweep(
     workers: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
+    on: Literal["local", "ray", "slurm"] = "local",
+    address: str | None = None,
     keep: Keep = "none",
     code: Sequence[str | Path] = (),
     on_change: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Runs the jobs of a request that are not done yet, side by side on this machine.
+    """Runs the jobs of a request that are not done yet, side by side on this machine or on a cluster.
 
     Args:
         request: What is asked for, once or several times.
@@ -114,6 +117,8 @@ def sweep(
         workers: Processes; one for each core by default, or two for each GPU.
         device: Where to train; all GPUs if there are any.
         precision: The arithmetic; the fastest that leaves accuracy unchanged by default.
+        on: Where jobs run: here, on a Ray cluster, or through Slurm. A cluster must see the folder at the same path.
+        address: Of the Ray cluster; by default the one that runs here, or a new one.
         keep: Which weights to keep.
         code: Files that register algorithms.
         on_change: Called several times a second with the progress.
@@ -124,14 +129,25 @@ def sweep(
     for path in code:
         load_code(Path(path))
     store = LocalStore(Path(out))
-    runtimes = find_runtimes(device)
+    runtimes = find_runtimes(device) if on == "local" else [cluster_runtime(device)]
     asked = {"precision": precision or default_precision(runtimes[0])}
     requests = [request] if isinstance(request, Request) else request
     jobs = [job for one in requests for job in plan(replace(one, fields={**asked, **one.fields}))]
     remember_plan(jobs, store)
-    count = workers or (GPU_WORKERS * len(runtimes) if runtimes[0].on_gpu else default_workers())
-    pool = LocalPool(store, count, [Path(path) for path in code], keep, runtimes)
-    return pool.run(jobs, on_change)
+    paths = [Path(path) for path in code]
+    executor: Executor
+    if on == "ray":
+        from shiftbed.sweeps.ray_executor import RayExecutor
+
+        executor = RayExecutor(store, paths, keep, runtimes[0], address=address, jobs_per_gpu=GPU_WORKERS)
+    elif on == "slurm":
+        from shiftbed.sweeps.slurm_executor import SlurmExecutor
+
+        executor = SlurmExecutor(store, paths, keep, runtimes[0])
+    else:
+        count = workers or (GPU_WORKERS * len(runtimes) if runtimes[0].on_gpu else default_workers())
+        executor = LocalPool(store, count, paths, keep, runtimes)
+    return executor.run(jobs, on_change)
 
 
 def dry_run(

@@ -6,19 +6,17 @@ import os
 import signal
 import sys
 import time
-import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from shiftbed.algorithms import ALGORITHMS, load_code
 from shiftbed.data import DATASETS
-from shiftbed.errors import ShiftbedError, sentence
+from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
-from shiftbed.sweeps.leases import Lease
+from shiftbed.sweeps.attempt import attempt
 from shiftbed.training.device import Runtime
-from shiftbed.training.job import Job
-from shiftbed.training.run import JobFiles, Keep, run_job
+from shiftbed.training.run import Keep
 from shiftbed.training.store import LocalStore, Store
 
 REPORT_SECONDS = 0.2
@@ -75,41 +73,16 @@ class Worker:
         """Runs one job; whatever goes wrong in it is written down and told, and the worker goes on."""
         self.busy = True
         job_id = description["id"]
-        lease = Lease(self.store, job_id)
         last_report = 0.0
 
-        def on_step(step: int, metrics: dict[str, Any]) -> None:
+        def on_step(step: int) -> None:
             nonlocal last_report
-            lease.beat()
             if time.monotonic() - last_report >= REPORT_SECONDS:
                 last_report = time.monotonic()
                 self.tell(event="step", id=job_id, share=step / description["recipe"]["steps"])
 
-        try:
-            lease.beat()
-            job = Job.from_description(description)
-            outcome = run_job(
-                job,
-                self.store,
-                keep=self.keep,
-                runtime=self.runtime,
-                on_step=on_step,
-                should_stop=lambda: self.stopping,
-            )
-            lease.release()
-        except Exception as error:
-            self.tell(event="failed", id=job_id, why=self.write_failure(job_id, error))
-        else:
-            self.tell(event="ended", id=job_id, outcome=outcome)
-
-    def write_failure(self, job_id: str, error: Exception) -> str:
-        """Leaves the failure beside the job; returns it as one sentence."""
-        why = sentence(error)
-        details = {"why": why, "traceback": "".join(traceback.format_exception(error))}
-        with contextlib.suppress(ShiftbedError):  # the store itself may be what failed
-            self.store.put_atomic(JobFiles(job_id).failure, canonical(details))
-            self.store.put_atomic(JobFiles(job_id).lease, b"{}")
-        return why
+        message = attempt(description, self.store, self.keep, self.runtime, on_step, lambda: self.stopping)
+        self.tell(id=job_id, **message)
 
     def tell(self, **message: Any) -> None:
         """Sends a message; a launcher that is gone means stop."""

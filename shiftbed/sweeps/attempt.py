@@ -1,0 +1,90 @@
+"""One attempt at a job, in whatever process an executor gives it."""
+
+import contextlib
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from shiftbed.algorithms import load_code
+from shiftbed.errors import ShiftbedError, sentence
+from shiftbed.hashing import canonical
+from shiftbed.sweeps.leases import Lease
+from shiftbed.training.device import Runtime
+from shiftbed.training.job import Job
+from shiftbed.training.run import JobFiles, Keep, run_job
+from shiftbed.training.store import LocalStore, Store
+
+
+def attempt(
+    description: dict[str, Any],
+    store: Store,
+    keep: Keep,
+    runtime: Runtime,
+    on_step: Callable[[int], None] = lambda step: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    code: Sequence[Path] = (),
+) -> dict[str, str]:
+    """Runs the described job; whatever goes wrong in it is written down beside it.
+
+    Returns:
+        The event `ended` with the outcome, or `failed` with the reason in one sentence.
+    """
+    lease = Lease(store, description["id"])
+
+    def beat(step: int, metrics: dict[str, Any]) -> None:
+        lease.beat()
+        on_step(step)
+
+    try:
+        lease.beat()
+        for path in code:
+            _load_once(path)
+        job = Job.from_description(description)
+        outcome = run_job(job, store, keep=keep, runtime=runtime, on_step=beat, should_stop=should_stop)
+        lease.release()
+    except Exception as error:
+        return {"event": "failed", "why": write_failure(store, description["id"], error)}
+    return {"event": "ended", "outcome": outcome}
+
+
+def attempt_remotely(
+    description: dict[str, Any],
+    root: str,
+    code: list[str],
+    keep: Keep,
+    runtime: dict[str, Any],
+    should_stop: Callable[[], bool],
+) -> dict[str, str]:
+    """An attempt on another machine: all it is given is plain values, and paths that every machine sees."""
+    paths = [Path(path) for path in code]
+    return attempt(description, LocalStore(Path(root)), keep, Runtime(**runtime), should_stop=should_stop, code=paths)
+
+
+@lru_cache
+def _load_once(path: Path) -> None:
+    load_code(path)
+
+
+def write_failure(store: Store, job_id: str, error: Exception) -> str:
+    """Leaves the failure beside the job; returns it as one sentence."""
+    why = sentence(error)
+    details = {"why": why, "traceback": "".join(traceback.format_exception(error))}
+    with contextlib.suppress(ShiftbedError):  # the store itself may be what failed
+        store.put_atomic(JobFiles(job_id).failure, canonical(details))
+        store.put_atomic(JobFiles(job_id).lease, b"{}")
+    return why
+
+
+@contextlib.contextmanager
+def noticing(number: int) -> Iterator[Callable[[], bool]]:
+    """Makes a signal only noticed while this lasts; gives the question whether it came."""
+    came = threading.Event()
+    before = signal.signal(number, lambda *_: came.set())
+    try:
+        yield came.is_set
+    finally:
+        signal.signal(number, before)
