@@ -17,7 +17,7 @@ from shiftbed.data.examples import list_folder
 from shiftbed.data.pack import decode, packed_index, read_pack, write_pack
 from shiftbed.data.prepare import prepare
 
-IMAGES = 600
+IMAGES = 1600
 BATCH = 96
 SIDE = 224
 REPEATS = 5
