@@ -284,7 +284,7 @@ def _write_at(file: int, image: np.ndarray, offset: int) -> None:
 
 
 def _start_writing(file: int) -> None:
-    """Has the system write to the disk what it holds of a file while others decode, so that nothing waits at the end."""
+    """Has the system write to the disk what it holds of a file while others decode: nothing waits at the end."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
