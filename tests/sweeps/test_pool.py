@@ -63,7 +63,12 @@ def signal_if_alive(pid: int, number: int) -> bool:
 
 def launch(folder: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "shiftbed", "sweep", *ARGUMENTS, "--out", str(folder), "--workers", "2"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # A shell has what it starts in the background ignore Ctrl-C, and that is inherited: here it counts again.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_two_launchers_with_workers_killed_and_put_to_sleep(tmp_path, undisturbed):
