@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from shiftbed import networks
-from shiftbed.algorithms.alignment import full_precision, with_unlabeled
+from shiftbed.algorithms.alignment import with_unlabeled
 from shiftbed.algorithms.base import ERM, Metrics, Minibatches, register
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.numerics import full_precision
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import SizeClass, Space, choice, log_uniform, shared_space
 

@@ -1,8 +1,8 @@
 """Algorithms that make the features of all domains alike."""
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,17 +10,10 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms.base import ERM, Metrics, TrainingPlan, register
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.numerics import full_precision, ramp
 from shiftbed.hparams import Space, constant, log_uniform
 
 GAMMA = Space(mmd_gamma=log_uniform(1e-1, 1e1, default=1.0))
-
-
-@contextmanager
-def full_precision(features: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Features in float32 at least, and no autocast while they are used: kernels and second derivatives need it."""
-    half = features.dtype in (torch.float16, torch.bfloat16)
-    with torch.autocast(features.device.type, enabled=False):
-        yield features.float() if half else features
 
 
 def with_unlabeled(batches: Batches) -> Batches:
@@ -63,12 +56,12 @@ def moments(rows: torch.Tensor) -> torch.Tensor:
     return torch.cat([mean / d**0.5, centred.mT @ centred / ((n - 1) * d)], -2)
 
 
-class Alignment(ERM):
+class Alignment(ERM, ABC):
     """Mean risk of the domains, plus a distance between their features."""
 
+    @abstractmethod
     def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
         """How far the domains' features are apart: the mean over all pairs of domains."""
-        raise NotImplementedError
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean risk plus gamma times the distance; unlabelled domains count in the distance only."""
@@ -132,11 +125,6 @@ def relative_chi_square(kernel: torch.Tensor, same: torch.Tensor, alpha: float, 
     ridge = epsilon * torch.eye(m, dtype=h.dtype, device=h.device)
     theta = torch.linalg.solve_ex(h + ridge, b, check_errors=False).result  # a check would wait for the device
     return 2 * b @ theta - theta @ h @ theta - 1
-
-
-def ramp(progress: float) -> float:
-    """From 0 at the start of training, steeply at first, to nearly 1 at its end."""
-    return 2 / (1 + math.exp(-10 * progress)) - 1
 
 
 @register(

@@ -68,6 +68,7 @@ class Algorithm(nn.Module):
         hparams: The hyperparameters, and what the recipe says of the network.
         step: The number of updates made.
         restart_step: The step before which the optimizer starts anew (annealed penalties), or None.
+        restart_hparam: The hyperparameter that says so, where one does.
         rng: The one generator of all random draws on the host; the engine reseeds it before every update and epoch.
         parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
@@ -83,6 +84,7 @@ class Algorithm(nn.Module):
 
     optimizer: torch.optim.Optimizer
     restart_step: int | None = None
+    restart_hparam: str | None = None
     parts: int = 1
     cycle: int = 1
     needs: tuple[Need, ...] = ()
@@ -98,6 +100,8 @@ class Algorithm(nn.Module):
             raise AlgorithmError(f"{name} needs images; these inputs have the shape {tuple(input_shape)}.")
         self.hparams = dict(hparams)
         self.step = 0
+        if self.restart_hparam is not None:
+            self.restart_step = round(self.hparams[self.restart_hparam])  # DomainBed draws one of them as a float
         self.rng = np.random.Generator(np.random.Philox(0))
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from shiftbed import networks
-from shiftbed.algorithms.alignment import ramp
 from shiftbed.algorithms.base import ERM, Algorithm, Metrics, TrainingData, TrainingPlan, register
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.numerics import ramp
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, choice, log_uniform
 

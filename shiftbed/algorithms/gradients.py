@@ -1,5 +1,6 @@
 """Algorithms that look at the gradients of the domains' risks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
@@ -10,9 +11,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from shiftbed.algorithms.alignment import full_precision
 from shiftbed.algorithms.base import ERM, Metrics, Minibatches, register
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.numerics import full_precision
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, choice, log_uniform, uniform
 
@@ -44,12 +45,12 @@ def agreed_gradient(gradients: torch.Tensor, tau: float) -> torch.Tensor:
     return mask * gradients.mean(0) / (1e-10 + mask.mean())
 
 
-class GradientRule(ERM):
+class GradientRule(ERM, ABC):
     """An algorithm that writes the gradient for the optimizer itself, where no loss has it."""
 
+    @abstractmethod
     def gradients(self, batches: Batches) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """A loss to watch, and the gradient of each trainable parameter."""
-        raise NotImplementedError
 
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """One step of the optimizer along these gradients."""

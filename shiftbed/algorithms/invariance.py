@@ -1,14 +1,11 @@
 """Algorithms that ask for a predictor which is optimal in every domain at once."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
-from shiftbed.algorithms.alignment import full_precision
 from shiftbed.algorithms.base import ERM, Metrics, register
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.numerics import full_precision
 from shiftbed.hparams import Space, log_uniform
 
 
@@ -45,11 +42,7 @@ class IRM(ERM):
     weight.
     """
 
-    def __init__(
-        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
-    ) -> None:
-        super().__init__(input_shape, num_classes, num_domains, hparams)
-        self.restart_step = self.hparams["irm_penalty_anneal_iters"]
+    restart_hparam = "irm_penalty_anneal_iters"
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean risk plus the weighted mean over domains of the product of both halves' gradients."""
@@ -78,11 +71,7 @@ class VREx(ERM):
     a weight means the same for any number of domains), and its weight before annealing is 1.
     """
 
-    def __init__(
-        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
-    ) -> None:
-        super().__init__(input_shape, num_classes, num_domains, hparams)
-        self.restart_step = self.hparams["vrex_penalty_anneal_iters"]
+    restart_hparam = "vrex_penalty_anneal_iters"
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean risk plus the weighted variance of the risks."""

@@ -140,7 +140,7 @@ def mix_amplitudes(x: torch.Tensor, partners: torch.Tensor, shares: torch.Tensor
     return torch.fft.irfft2(torch.polar(mixed, spectrum.angle()), s=x.shape[2:]).clamp(0, 1)
 
 
-def ramp(epoch: float) -> float:
+def teacher_ramp(epoch: float) -> float:
     """From e⁻⁵ at the start to 1 after five epochs."""
     return math.exp(-5 * (1 - min(epoch / 5, 1)) ** 2)
 
@@ -190,7 +190,7 @@ class FACT(ERM):
         student = (logits / self.temperature).log_softmax(1)
         # The mean over both views is half the sum of the two divergences.
         consistency = 2 * F.kl_div(student, taught, reduction="batchmean", log_target=True)
-        weight = self.hparams["fact_lambda"] * ramp(step / self.steps_per_epoch)
+        weight = self.hparams["fact_lambda"] * teacher_ramp(step / self.steps_per_epoch)
         risk = F.cross_entropy(logits, batches.y.repeat(2))
         return risk + weight * consistency, {"risk": risk, "consistency": consistency}
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from shiftbed.algorithms.alignment import full_precision
 from shiftbed.algorithms.base import ERM, Metrics, register
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.numerics import full_precision
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, log_uniform, uniform
 

@@ -84,13 +84,14 @@ class EQRM(ERM):
     the learning rate of the second phase, is reached; equal risks have a quantile.
     """
 
+    restart_hparam = "eqrm_burnin_iters"
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:
         super().__init__(input_shape, num_classes, num_domains, hparams)
         if not 0 < (quantile := self.hparams["eqrm_quantile"]) < 1:
             raise AlgorithmError(f"EQRM's eqrm_quantile is {quantile}; set a number above 0 and below 1.")
-        self.restart_step = round(self.hparams["eqrm_burnin_iters"])
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """A fresh optimizer, after the burn-in with the learning rate of the second phase."""

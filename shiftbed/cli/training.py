@@ -192,7 +192,11 @@ def sweep(
                 on_change=view,
             )
 
-    progress = stoppable(run, "the same command")
+    _report(stoppable(run, "the same command"), out, as_json)
+
+
+def _report(progress: "Progress", out: Path, as_json: bool) -> None:
+    """How a sweep ended."""
     outcomes = {"done": list(progress.ended.values()).count("done"), "failed": len(progress.failed)}
     outcomes["diverged"] = list(progress.ended.values()).count("diverged")
     if as_json:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shiftbed.algorithms import Batches
-from shiftbed.algorithms.alignment import mean_distance, ramp, relative_chi_square, squared_distances
+from shiftbed.algorithms.alignment import mean_distance, relative_chi_square, squared_distances
+from shiftbed.algorithms.numerics import ramp
 from shiftbed.errors import AlgorithmError
 from tests.algorithms.common import PLAN, assert_same_as_erm, build, largest_difference, make_batches, train
 

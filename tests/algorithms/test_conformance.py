@@ -30,14 +30,6 @@ WRAPPED = ["SWAD(CORAL)", "EoA(IRM)", "SWAD(LinearProbe(ERM))", "FrozenStages(Gr
 EVERYONE = [*NAMES, *WRAPPED]
 
 
-def known(name):
-    """Skips a wrapped name until both its parts are registered."""
-    parts = name.replace(")", "").split("(")
-    if not set(parts) <= set(NAMES):
-        pytest.skip(f"{name} is not registered")
-    return name
-
-
 def defined_for(name: str, domains: int) -> bool:
     return domains >= 2 or "two domains" not in ALGORITHMS[name].needs
 
@@ -72,13 +64,13 @@ def check_every_parameter_is_trained(name, domains, draw):
 @pytest.mark.parametrize("name", EVERYONE)
 def test_every_trainable_parameter_is_in_one_optimizer_and_moves(name):
     for draw in range(21):
-        check_every_parameter_is_trained(known(name), 3, draw)
+        check_every_parameter_is_trained(name, 3, draw)
 
 
 @pytest.mark.parametrize("domains", [1, 2, 5])
 @pytest.mark.parametrize("name", EVERYONE)
 def test_it_is_so_for_other_numbers_of_domains(name, domains):
-    if not defined_for(known(name), domains):
+    if not defined_for(name, domains):
         with pytest.raises(AlgorithmError, match=r"needs two or more training domains; this task has 1\."):
             build(name, domains)
         return
@@ -88,7 +80,7 @@ def test_it_is_so_for_other_numbers_of_domains(name, domains):
 
 @pytest.mark.parametrize("name", EVERYONE)
 def test_predict_repeats_itself_and_looks_at_one_image_at_a_time(name):
-    algorithm = build(known(name))
+    algorithm = build(name)
     train(algorithm, 3)
     algorithm.eval()
     x = make_batches(5).x
@@ -106,7 +98,7 @@ def test_predict_repeats_itself_and_looks_at_one_image_at_a_time(name):
 @pytest.mark.parametrize("name", EVERYONE)
 def test_saved_and_loaded_into_a_new_object_the_next_steps_are_the_same(name):
     for before in (0, 3, 11):
-        algorithm = build(known(name), dtype=torch.float32)
+        algorithm = build(name, dtype=torch.float32)
         train(algorithm, before, dtype=torch.float32)
         file = io.BytesIO()
         torch.save(algorithm.state_dict(), file)
@@ -123,7 +115,7 @@ def test_saved_and_loaded_into_a_new_object_the_next_steps_are_the_same(name):
 
 @pytest.mark.parametrize("name", EVERYONE)
 def test_metrics_are_detached_numbers_and_the_loss_is_the_objective(name):
-    algorithm = build(known(name))
+    algorithm = build(name)
     train(algorithm, 2)
     twin = copy.deepcopy(algorithm).train()
     metrics = train(algorithm, 1, first=2)[0]
@@ -144,7 +136,7 @@ def test_only_its_own_generator_decides(name):
     """With no dropout, neither NumPy's nor torch's default generator changes a step."""
     results = []
     for seed in (0, 1):
-        algorithm = build(known(name), resnet_dropout=0.0, mlp_dropout=0.0)
+        algorithm = build(name, resnet_dropout=0.0, mlp_dropout=0.0)
         call_hook(algorithm, "epoch", Examples(make_batches(0)))
         for step in range(2):
             torch.manual_seed(seed)
@@ -181,7 +173,7 @@ class HostReads(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", EVERYONE)
 def test_no_step_waits_for_the_device(name):
-    algorithm = build(known(name))
+    algorithm = build(name)
     train(algorithm, 1)
     reads = HostReads()
     hooks = [register_optimizer_step_pre_hook(reads.pause), register_optimizer_step_post_hook(reads.go_on)]
@@ -206,7 +198,7 @@ ODD = {
 @pytest.mark.parametrize("name", EVERYONE)
 def test_odd_batches_are_handled_or_refused_in_one_sentence(name, kind):
     sizes, only = ODD[kind]
-    algorithm = build(known(name))
+    algorithm = build(name)
     call_hook(algorithm, "epoch", Examples(make_batches(0)))
     batch = make_batches(0, sizes)
     y = torch.full_like(batch.y, only) if only is not None else batch.y
@@ -224,7 +216,7 @@ def test_odd_batches_are_handled_or_refused_in_one_sentence(name, kind):
 
 @pytest.mark.parametrize("name", EVERYONE)
 def test_it_runs_under_autocast(name):
-    algorithm = build(known(name), dtype=torch.float32)
+    algorithm = build(name, dtype=torch.float32)
     call_hook(algorithm, "epoch", Examples(make_batches(0, dtype=torch.float32)))
     algorithm.train()
     for step in range(algorithm.cycle):

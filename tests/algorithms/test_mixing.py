@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shiftbed.algorithms import Batches, TrainingPlan
-from shiftbed.algorithms.mixing import mix_amplitudes, mix_styles, ramp
+from shiftbed.algorithms.mixing import mix_amplitudes, mix_styles, teacher_ramp
 from shiftbed.errors import AlgorithmError
 from tests.algorithms.common import SHAPE, assert_same_as_erm, build, largest_difference, make_batches, train
 
@@ -246,9 +246,9 @@ def test_no_share_or_an_equal_partner_changes_no_image():
 
 
 def test_the_ramp_is_the_golden_one():
-    assert ramp(0) == pytest.approx(0.00673795, abs=1e-8)
-    assert ramp(2.5) == pytest.approx(0.28650480, abs=1e-8)
-    assert ramp(5) == ramp(50) == 1
+    assert teacher_ramp(0) == pytest.approx(0.00673795, abs=1e-8)
+    assert teacher_ramp(2.5) == pytest.approx(0.28650480, abs=1e-8)
+    assert teacher_ramp(5) == teacher_ramp(50) == 1
 
 
 def test_fact_s_weight_follows_the_epochs_of_the_plan():
