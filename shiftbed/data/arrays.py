@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,21 @@ from shiftbed.data.writing import sole_writer
 from shiftbed.errors import DataError
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A domain that takes long to make; an interrupted pack keeps those that it has.
+
+    Attributes:
+        name: The domain's name.
+        origin: Identifies everything it is made from.
+        make: Makes it.
+    """
+
+    name: str
+    origin: str
+    make: Callable[[], Domain]
 
 
 def check_counts(card: Card, found: Mapping[str, int]) -> None:
@@ -36,12 +52,14 @@ def write_description(folder: Path, kind: str, card: Card, **more: Any) -> None:
 
 
 def write_arrays(
-    domains: Iterable[Domain],
+    domains: Iterable[Domain | Pending],
     card: Card,
     target: Path,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Saves domains as they come, under their card; the folder appears when it is whole and is what the card says.
+
+    Interrupted at any point, it continues with the first pending domain that was not saved whole.
 
     Raises:
         DataError: The domains are not those of the card, or somebody else is writing them.
@@ -49,24 +67,43 @@ def write_arrays(
     with sole_writer(target) as unfinished:
         try:
             _save_all(domains, card, unfinished, on_progress)
-        except BaseException:  # it cannot be continued, so nothing of it stays
-            shutil.rmtree(unfinished)
+        except BaseException as error:
+            if isinstance(error, DataError) or not any(unfinished.glob("origin-*")):
+                shutil.rmtree(unfinished)  # there is nothing to continue
             raise
 
 
-def _save_all(domains: Iterable[Domain], card: Card, folder: Path, on_progress: Callable[[int, int], None]) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()
+def _save_all(
+    domains: Iterable[Domain | Pending], card: Card, folder: Path, on_progress: Callable[[int, int], None]
+) -> None:
     counts: dict[str, int] = {}
     for number, domain in enumerate(domains):
-        counts[domain.name] = len(domain)
-        np.save(folder / f"inputs-{number}.npy", np.asarray(domain.inputs))
-        np.save(folder / f"labels-{number}.npy", domain.labels)
-        if domain.groups is not None:
-            np.save(folder / f"groups-{number}.npy", domain.groups)
+        mark = folder / f"origin-{number}"  # written last: what it names is saved whole
+        if isinstance(domain, Domain):
+            mark.unlink(missing_ok=True)
+            _save(domain, folder, number)
+        elif not (mark.exists() and mark.read_text() == domain.origin):
+            mark.unlink(missing_ok=True)
+            _save(domain.make(), folder, number)
+            mark.write_text(domain.origin)
+        counts[domain.name] = len(np.load(folder / f"labels-{number}.npy", mmap_mode="r"))
         on_progress(number + 1, len(card.domains))
     check_counts(card, counts)
+    whole = {f"{kind}-{number}.npy" for kind in ("inputs", "labels", "groups") for number in range(len(counts))}
+    for left in folder.iterdir():
+        if left.name not in whole:  # the marks, and what an interrupted writer of another version left
+            left.unlink()
     write_description(folder, "arrays", card.model_copy(update={"domains": counts}))
+
+
+def _save(domain: Domain, folder: Path, number: int) -> None:
+    np.save(folder / f"inputs-{number}.npy", np.asarray(domain.inputs))
+    np.save(folder / f"labels-{number}.npy", domain.labels)
+    groups = folder / f"groups-{number}.npy"
+    if domain.groups is None:
+        groups.unlink(missing_ok=True)
+    else:
+        np.save(groups, domain.groups)
 
 
 def read_arrays(folder: Path, names: list[str]) -> list[Domain]:

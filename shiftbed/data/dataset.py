@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from shiftbed.registry import Registry
 
 if TYPE_CHECKING:
+    from shiftbed.data.arrays import Pending
     from shiftbed.data.examples import Listing
 
 
@@ -130,12 +131,12 @@ class DatasetEntry(NamedTuple):
     Attributes:
         build: Makes the domains of a built-in dataset.
         read: Finds the examples of a dataset that must be prepared in the folder of its unpacked files: a listing of
-            image files, domains of arrays (one at a time, where they are many), or a dataset under a card of its own.
+            image files, domains of arrays (pending ones, where they take long), or a dataset under a card of its own.
     """
 
     card: Card
     build: "Callable[[], list[Domain]] | None" = None
-    read: "Callable[[Path], Listing | Iterable[Domain] | MultiDomainDataset] | None" = None
+    read: "Callable[[Path], Listing | Iterable[Domain | Pending] | MultiDomainDataset] | None" = None
 
 
 DATASETS: Registry[DatasetEntry] = Registry("dataset", "shiftbed.data")

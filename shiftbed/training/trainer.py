@@ -72,8 +72,7 @@ class Trainer:
         if len(self.data.input_shape) == 3:
             self.algorithm.to(memory_format=torch.channels_last)
         for optimizer in _optimizers(self.algorithm):
-            for group in optimizer.param_groups:
-                group.update(fused=True, capturable=True, foreach=None)
+            _fuse(optimizer)
         entry = ALGORITHMS[self.job.algorithm]
         if not (self.runtime.accelerate and entry.capturable):
             return None
@@ -232,6 +231,20 @@ class Trainer:
         """The tensors of the algorithm, each once (`network` shares those of its parts), for a file anyone can load."""
         tensors = dict(self.algorithm.named_parameters()) | dict(self.algorithm.named_buffers())
         return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def _fuse(optimizer: torch.optim.Optimizer) -> None:
+    """Has an optimizer step in one kernel, which insists on gradients that lie in memory as their parameters do."""
+    for group in optimizer.param_groups:
+        group.update(fused=True, capturable=True, foreach=None)
+
+    def lay_out(*_: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.grad.stride() != parameter.stride():
+                    parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+
+    optimizer.register_step_pre_hook(lay_out)
 
 
 def _optimizers(algorithm: nn.Module) -> list[torch.optim.Optimizer]:

@@ -82,8 +82,9 @@ def test_the_new_test_sets(tmp_path):
     for (domain,) in (cifar.cifar_10_1(tmp_path), cifar.cifar_10_2(tmp_path)):
         assert np.array_equal(domain.inputs, images) and domain.labels.dtype == np.int64
     for source in ("CIFAR-10.1", "CIFAR-10.2"):
-        *_, last = cifar.corrupted(tmp_path, ("contrast",), source)
-        assert last.name == "contrast-5" and last.inputs.shape == images.shape
+        *_, pending = cifar.corrupted(tmp_path, ("contrast",), source)
+        last = pending.make()
+        assert last.name == pending.name == "contrast-5" and last.inputs.shape == images.shape
         assert np.array_equal(last.labels, labels) and not np.array_equal(last.inputs, images)
 
 
