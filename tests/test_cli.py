@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from shiftbed import cli
+from shiftbed import cli, load
 
 
 class Result(NamedTuple):
@@ -196,9 +197,25 @@ def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
     made = shiftbed("best", sweep, "--out", best)
     assert "training-domain-validation chose" in made.out and "came out" not in made.out, "to the bit"
     rows = shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=-90%").out.splitlines()
-    assert rows[0] == "domain,place,label,prediction,confidence" and len(rows) == 600
+    assert rows[0] == "domain,path,label,prediction,confidence" and len(rows) == 600
+    assert rows[1].startswith("-90%,-90%/0,")
     assert "no domain '+70%'" in shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=+70%").err
     assert "No finished job" in shiftbed("best", sweep, "--algorithm", "IRM").err
+
+
+def test_a_model_is_exported_to_onnx(shiftbed, tmp_path):
+    evaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator
+    sweep, best = tmp_path / "sweep", tmp_path / "best"
+    command = ("sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%", "--steps", "4", "--out", str(sweep))
+    assert shiftbed(*command).code == 0
+    assert shiftbed("best", str(sweep), "--out", str(best), "--export", "onnx").code == 0
+    (written,) = best.rglob("*.onnx")
+    model = load(best)
+    x = np.random.default_rng(0).random((3, *model.about["input_shape"]), dtype=np.float32)
+    exported = evaluator(str(written))
+    (logits,) = exported.run(None, {exported.input_names[0]: x})
+    with torch.no_grad():
+        assert np.allclose(logits, model.algorithm.eval().predict(torch.from_numpy(x)), atol=1e-5)
 
 
 def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):

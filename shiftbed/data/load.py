@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from shiftbed.data.dataset import DATASETS, Card, MultiDomainDataset
-from shiftbed.data.pack import read_card, read_pack
+from shiftbed.data.pack import file_names, read_card, read_pack
 from shiftbed.data.roots import VARIABLE, pack_folder, prepared_names
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.registry import did_you_mean
@@ -53,6 +53,12 @@ def load(name: str) -> MultiDomainDataset:
         DataError: It is not prepared here, or its domains are not what the card says.
     """
     return _load(name, os.environ.get(VARIABLE))
+
+
+def example_names(name: str, domain: str) -> list[str]:
+    """What to call the examples of a domain: the files they came from, or their places where there are none."""
+    known = file_names(pack_folder(name)) if name in prepared_names() else {}
+    return known.get(domain) or [f"{domain}/{place}" for place in range(len(load(name)[domain]))]
 
 
 @lru_cache(maxsize=4)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ CHANNELS = 3
 SYNC_SECONDS = 2.0
 SHOWN = 10
 JOURNAL = "journal.jsonl"
+FILES = "files.json"
 INDEX = np.dtype(
     [
         ("offset", "<i8"),
@@ -326,6 +328,9 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
     groups = {name: number for number, name in enumerate(sorted({one.group or "" for one in listing.examples}))}
     if len(groups) > 1:
         np.save(folder / "groups.npy", np.array([groups[one.group or ""] for one in listing.examples], np.int64))
+    top = os.path.commonpath([one.path.parent for one in listing.examples])
+    names = [one.path.relative_to(top).as_posix() for one in listing.examples]
+    (folder / FILES).write_text(json.dumps(names), encoding="utf-8")
     domains = np.array([listing.domains.index(one.domain) for one in listing.examples])
     counts, sizes = {}, {}
     for number, name in enumerate(listing.domains):
@@ -384,6 +389,15 @@ def read_pack(folder: Path) -> MultiDomainDataset:
         domains.append(Domain(name, images, labels[here], None if groups is None else groups[here]))
         start += count
     return MultiDomainDataset(card, tuple(domains))
+
+
+def file_names(folder: Path) -> dict[str, list[str]]:
+    """Of every domain of a pack of images, the files they came from; nothing for a pack of arrays."""
+    path = folder / FILES
+    if not path.exists():
+        return {}
+    names = iter(json.loads(path.read_bytes()))
+    return {domain: list(islice(names, count)) for domain, count in read_card(folder).domains.items()}
 
 
 def _map(path: Path) -> np.ndarray | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shiftbed.data import example_names
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.selection import SELECTIONS, Choice, JobRecords
@@ -96,7 +97,7 @@ def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, i
 
 
 def predictions(run: str | Path, dataset: str, domains: Sequence[str] = ()) -> str:
-    """What a model says of every example of a dataset, as CSV: domain, place, label, prediction, confidence."""
+    """What a model says of every example of a dataset, as CSV: domain, path, label, prediction, confidence."""
     model: Model = load(run)
     data = load_dataset(dataset)
     known = [domain.name for domain in data.domains]
@@ -105,15 +106,16 @@ def predictions(run: str | Path, dataset: str, domains: Sequence[str] = ()) -> s
             raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["domain", "place", "label", "prediction", "confidence"])
+    writer.writerow(["domain", "path", "label", "prediction", "confidence"])
     for domain in data.domains:
         if domains and domain.name not in domains:
             continue
         probabilities = model.predict(domain.inputs)
         guesses, labels = probabilities.argmax(1), np.asarray(domain.labels)
-        for place, (label, guess) in enumerate(zip(labels, guesses, strict=True)):
-            named = [model.classes[label], model.classes[guess]]
-            writer.writerow([domain.name, place, *named, f"{probabilities[place, guess]:.4f}"])
+        confidences = probabilities.max(1)
+        rows = zip(example_names(dataset, domain.name), labels, guesses, confidences, strict=True)
+        for path, label, guess, confidence in rows:
+            writer.writerow([domain.name, path, model.classes[label], model.classes[guess], f"{confidence:.4f}"])
     return text.getvalue()
 
 
