@@ -16,6 +16,7 @@ from shiftbed.algorithms import ALGORITHMS, Batches, TrainingPlan, call_hook
 from shiftbed.hparams import shared_space
 
 ROUNDS = 3
+STARTS = ("eoa_start", "iters", "linear_steps")  # of EoA, TRM and ERMPlusPlus
 
 
 class Examples:
@@ -40,7 +41,7 @@ class Timed:
         space = shared_space(size_class) | ALGORITHMS[name].space("", size_class)
         shape = tuple(batches.x.shape[1:])
         # Annealed penalties are on from the start: that is what most of a run costs.
-        early = {key: 0 for key in space if "anneal" in key or "burnin" in key or key == "eoa_start"}
+        early = {key: 0 for key in space if "anneal" in key or "burnin" in key or key in STARTS}
         hparams = {**space.draw(0, 0), **early, "network": network, "batch_size": batches.sizes[0]}
         self.algorithm = ALGORITHMS[name].cls(shape, 7, len(batches), hparams).to(device)
         if device != "cpu":

@@ -28,7 +28,7 @@ BATCH = 64  # DomainBed's default; with the 16 of `quick` gradients of one domai
 LEARNERS = [name for name in ALGORITHMS if name not in ("LinearProbe", "LPFT", "FrozenStages")]
 TESTS = {"RotatedDigits": "75", "EmojiStyles": "noto"}
 COLOURED, TESTED = "ColoredMNIST-OoD-Bench", "-90%"
-COLOUR_DRAWS = 10
+COLOUR_DRAWS = 20
 
 
 def last(job: JobRecords, role: str, part: str) -> float:

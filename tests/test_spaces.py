@@ -33,6 +33,22 @@ HEAD = {
     ("EQRM", "eqrm_quantile"): (0.75, lambda r: r.uniform(0.5, 0.99)),
     ("EQRM", "eqrm_burnin_iters"): (2500, lambda r: 10 ** r.uniform(2.5, 3.5)),
     ("EQRM", "eqrm_lr"): (1e-6, lambda r: 10 ** r.uniform(-7, -5)),
+    ("Fish", "meta_lr"): (0.5, lambda r: r.choice([0.05, 0.1, 0.5])),
+    ("SANDMask", "tau"): (1.0, lambda r: r.uniform(0.0, 1.0)),
+    ("SANDMask", "k"): (1e1, lambda r: 10 ** r.uniform(-3, 5)),
+    ("TRM", "cos_lambda"): (1e-4, lambda r: 10 ** r.uniform(-5, 0)),
+    ("TRM", "iters"): (200, lambda r: int(10 ** r.uniform(0, 4))),
+    ("TRM", "groupdro_eta"): (1e-2, lambda r: 10 ** r.uniform(-3, -1)),
+    ("IB_ERM", "ib_lambda"): (1e2, lambda r: 10 ** r.uniform(-1, 5)),
+    ("IB_ERM", "ib_penalty_anneal_iters"): (500, lambda r: int(10 ** r.uniform(0, 4))),
+    ("IB_IRM", "irm_lambda"): (1e2, lambda r: 10 ** r.uniform(-1, 5)),
+    ("IB_IRM", "irm_penalty_anneal_iters"): (500, lambda r: int(10 ** r.uniform(0, 4))),
+    ("IB_IRM", "ib_lambda"): (1e2, lambda r: 10 ** r.uniform(-1, 5)),
+    ("IB_IRM", "ib_penalty_anneal_iters"): (500, lambda r: int(10 ** r.uniform(0, 4))),
+    ("URM", "urm_adv_lambda"): (0.1, lambda r: r.uniform(0, 0.2)),
+    ("URM", "urm_discriminator_hidden_layers"): (1, lambda r: int(r.choice([1, 2, 3]))),
+    ("ERMPlusPlus", "linear_lr"): (5e-5, lambda r: 10 ** r.uniform(-5, -3.5)),
+    ("ERMPlusPlus", "linear_steps"): (500, lambda r: 500),
 }
 ADVERSARIAL = {
     "lambda": (1.0, lambda r: 10 ** r.uniform(-2, 2)),
@@ -72,6 +88,14 @@ def test_draws_are_domainbeds(algorithm, name):
 def test_draws_that_depend_on_the_size_of_images(size_class, name):
     for algorithm in ("DANN", "CDANN"):
         check(ALGORITHMS[algorithm].space("", size_class), name, *BY_SIZE[size_class, name])
+
+
+@pytest.mark.parametrize(
+    ("size_class", "default", "low", "high"), [("small", 1e-3, -5.5, -3.5), ("large", 5e-5, -6, -4.5)]
+)
+def test_draws_of_urms_discriminator_depend_on_the_size_of_images(size_class, default, low, high):
+    space = ALGORITHMS["URM"].space("", size_class)
+    check(space, "urm_discriminator_lr", default, lambda r: 10 ** r.uniform(low, high))
 
 
 def test_batches_of_arm_and_of_domainnet():

@@ -1,5 +1,6 @@
-"""Algorithms whose features must fool another network."""
+"""Algorithms whose features must withstand another network, which works against them."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,11 +10,11 @@ from torch import nn
 
 from shiftbed import networks
 from shiftbed.algorithms.alignment import with_unlabeled
-from shiftbed.algorithms.base import ERM, Metrics, Minibatches, register
+from shiftbed.algorithms.base import ERM, Metrics, Minibatches, backward, register
 from shiftbed.algorithms.batches import Batches
 from shiftbed.algorithms.numerics import full_precision
 from shiftbed.errors import AlgorithmError
-from shiftbed.hparams import SizeClass, Space, choice, log_uniform, shared_space
+from shiftbed.hparams import SizeClass, Space, choice, log_uniform, shared_space, uniform
 
 
 class _ScaleGradient(torch.autograd.Function):
@@ -258,3 +259,77 @@ class ERDG(ERM):
         self.descend(loss)
         self.step += 1
         return {"loss": loss.detach(), "disc_loss": disc_loss.detach()}
+
+
+@torch.no_grad()
+def pull_within(module: nn.Module, centre: nn.Module, radius: float) -> None:
+    """Moves a network's weights straight towards another's, as far as it takes to be within a Euclidean distance."""
+    gaps = [own - its for own, its in zip(module.parameters(), centre.parameters(), strict=True)]
+    distance = torch.stack([gap.square().sum() for gap in gaps]).sum().sqrt()
+    share = (radius / distance).clamp(max=1.0)
+    for own, its in zip(module.parameters(), centre.parameters(), strict=True):
+        own.copy_(torch.lerp(its, own, share))
+
+
+@register(
+    space=Space(
+        t_lambda=log_uniform(1e-2, 1e1, default=1.0),
+        delta=uniform(0.1, 3.0, default=2.0),
+        d_steps_per_g=choice(1, 2, 5, default=10),
+        gda=choice(True, default=False),
+        lr_d=log_uniform(10**-4.5, 10**-2.5, default=1e-3),
+    ),
+    paper="Zhang et al., 2021",
+    needs=("domain labels",),
+)
+class Transfer(ERM):
+    """Makes the risks of all domains equal under the worst head near the classifier.
+
+    Each update minimises the risk, then the gap between the largest and the smallest risk of a domain under the
+    adversarial head; this head then starts from the classifier and climbs the gap, within a distance of `delta`. With
+    `gda` the optimizer is plain gradient descent, without momentum and weight decay, else it is the recipe's; that one
+    moves the features by its momentum even where the gap has no slope.
+
+    Departures from DomainBed: with `gda`, as in every draw, featurizer and classifier are trained (there the optimizer
+    holds the adversarial head instead, and the model never learns); the head climbs on one forward of the featurizer,
+    which does not move meanwhile; `weight_decay_d` and `beta1`, drawn there and read nowhere, do not exist.
+    """
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
+    ) -> None:
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        self.adv_classifier = copy.deepcopy(self.classifier)
+        self.adv_opt = torch.optim.SGD(self.adv_classifier.parameters(), lr=self.hparams["lr_d"])
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """A fresh optimizer of featurizer and classifier."""
+        if self.hparams["gda"]:
+            return torch.optim.SGD(self.network.parameters(), lr=self.hparams["lr"])
+        return super().make_optimizer()
+
+    def gap(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
+        """The weighted difference of the domains' largest and smallest risk under the adversarial head."""
+        losses = F.cross_entropy(self.adv_classifier(features), batches.y, reduction="none")
+        risks = batches.mean(losses)
+        return self.hparams["t_lambda"] * (risks.amax() - risks.amin())
+
+    def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
+        """A step down the risk, a step down the gap, and the adversarial head's steps up the gap."""
+        batches = Batches.of(minibatches, unlabeled)
+        metrics = super().update(batches)
+
+        gap = self.gap(self.featurizer(batches.x), batches)
+        self.optimizer.zero_grad()
+        backward(gap)
+        self.optimizer.step()
+
+        self.adv_classifier.load_state_dict(self.classifier.state_dict())
+        with torch.no_grad():
+            features = self.featurizer(batches.x)
+        for _ in range(self.hparams["d_steps_per_g"]):
+            self.adv_opt.zero_grad()
+            backward(-self.gap(features, batches))
+            self.adv_opt.step()
+            pull_within(self.adv_classifier, self.classifier, self.hparams["delta"])
+        return metrics | {"gap": gap.detach()}

@@ -1,17 +1,18 @@
-"""Algorithms that make the features of all domains alike."""
+"""Algorithms that make all domains alike: their features, or their losses."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from shiftbed.algorithms.base import ERM, Metrics, TrainingPlan, register
 from shiftbed.algorithms.batches import Batches
 from shiftbed.algorithms.numerics import full_precision, ramp
-from shiftbed.hparams import Space, constant, log_uniform
+from shiftbed.hparams import SizeClass, Space, constant, log_uniform, uniform
 
 GAMMA = Space(mmd_gamma=log_uniform(1e-1, 1e1, default=1.0))
 
@@ -105,6 +106,103 @@ class MMD(Alignment):
         precisions = torch.logspace(-3, 3, 7, dtype=features.dtype, device=features.device)
         kernel = torch.exp(-precisions[:, None, None] * squared_distances(features)).sum(0)
         return mean_distance(batches.mean(batches.mean(kernel).T))
+
+
+def random_piles(features: torch.Tensor, batches: Batches, rng: np.random.Generator) -> tuple[torch.Tensor, Batches]:
+    """All features as two piles: each domain is cut at a random example, the one part here and the other there."""
+    parts = [part.tensor_split([int(rng.integers(len(part)))]) for part in batches.split(features)]
+    one, other = (torch.cat(pile) for pile in zip(*parts, strict=True))
+    return torch.cat([one, other]), Batches(batches.x, batches.y, (len(one), len(other)))
+
+
+@register(space=GAMMA, paper="Chevalley et al., 2022", needs=("domain labels",))
+class CausIRL_CORAL(CORAL):  # noqa: N801  # DomainBed's name
+    """Aligns mean and covariance of the features between two random mixtures of the domains.
+
+    Domains are interventions on the style; features that do not depend on the style have the same distribution under
+    any mixture of them. A mixture of fewer than two examples is not compared.
+
+    Departures from the paper, as in DomainBed: the distance is CORAL's with its departures. From DomainBed: unlabelled
+    domains, where the task has them, are cut and mixed too.
+    """
+
+    def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
+        """CORAL's, of the two mixtures."""
+        features, piles = random_piles(features, batches, self.rng)
+        return super().distance(features, piles) if min(piles.sizes) > 1 else features.new_zeros(())
+
+
+@register(space=GAMMA, paper="Chevalley et al., 2022", needs=("domain labels",))
+class CausIRL_MMD(MMD):  # noqa: N801  # DomainBed's name
+    """Aligns the kernel mean embeddings of the features between two random mixtures of the domains.
+
+    Departures from the paper, as in DomainBed: the distance is MMD's with its departures. From DomainBed: those of
+    CausIRL_CORAL and MMD.
+    """
+
+    def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
+        """MMD's, of the two mixtures."""
+        features, piles = random_piles(features, batches, self.rng)
+        return super().distance(features, piles) if min(piles.sizes) > 1 else features.new_zeros(())
+
+
+def variance_among(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """The unbiased variance of the values whose weight is 1 and not 0; of a single one it is 0."""
+    count = chosen.sum()
+    centred = values - (chosen * values).sum() / count
+    return (chosen * centred.square()).sum() / (count - 1).clamp(min=1)
+
+
+def rdm_space(dataset: str, size_class: SizeClass) -> Space:
+    """RDM's hyperparameters, whose authors chose ranges by the dataset."""
+    name = dataset.partition("-")[0]  # later copies of a dataset have a number behind its name
+    weight, anneal, spread = (0.1, 10.0, 5.0), (800, 2700, 1500), uniform(0.001, 0.007, default=0.004)
+    if name in ("PACS", "TerraIncognita"):
+        weight = (1.0, 10.0, 5.0)
+    if name == "DomainNet":
+        weight, anneal = (0.1, 1.0, 0.5), (1500, 3000, 2400)
+    if name in ("TerraIncognita", "OfficeHome", "DomainNet"):
+        spread = constant(0.0)
+    space = Space(
+        rdm_lambda=uniform(*weight),
+        rdm_penalty_anneal_iters=uniform(*anneal, integer=True),
+        variance_weight=spread,
+        rdm_lr=uniform(8e-6, 2e-5, default=1.5e-5),
+    )
+    if size_class == "small":
+        return space
+    batch = (30, 60, 40) if name in ("TerraIncognita", "DomainNet") else (70, 100, 88)
+    return space | Space(batch_size=uniform(*batch, integer=True))
+
+
+@register(space=rdm_space, paper="Nguyen et al., 2024", needs=("domain labels",), capturable=True)
+class RDM(ERM):
+    """Makes the losses in the worst domain be distributed as those in all domains together.
+
+    The distance of both samples of losses is their MMD; their variances are penalised too. Up to the annealing step
+    both weights are 0; the optimizer then starts anew, with a learning rate of its own.
+
+    Departures from DomainBed: domains may differ in size; there may be one domain, or one example in the worst, whose
+    variance is 0.
+    """
+
+    restart_hparam = "rdm_penalty_anneal_iters"
+    restart_lr = "rdm_lr"
+
+    def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
+        """Mean risk, plus the weighted MMD between the worst domain's losses and all, plus their weighted variances."""
+        losses = F.cross_entropy(self.network(batches.x), batches.y, reduction="none")
+        risks = batches.mean(losses)
+        worst = (batches.domains == risks.argmax()).to(losses.dtype)
+        precisions = torch.logspace(-4, 3, 8, dtype=losses.dtype, device=losses.device)
+        kernel = torch.exp(-precisions[:, None, None] * (losses[:, None] - losses).square()).sum(0)
+        excess = worst / worst.sum() - 1 / len(losses)
+        matching = ((excess[:, None] * excess) * kernel).sum()  # autocast would take products in half precision
+        variance = variance_among(losses, torch.ones_like(worst)) + variance_among(losses, worst)
+        loss = risks.mean()
+        if step >= self.hparams["rdm_penalty_anneal_iters"]:
+            loss = loss + self.hparams["rdm_lambda"] * matching + self.hparams["variance_weight"] * variance
+        return loss, {"penalty": matching, "variance": variance}
 
 
 def relative_chi_square(kernel: torch.Tensor, same: torch.Tensor, alpha: float, epsilon: float) -> torch.Tensor:

@@ -69,6 +69,7 @@ class Algorithm(nn.Module):
         step: The number of updates made.
         restart_step: The step before which the optimizer starts anew (annealed penalties), or None.
         restart_hparam: The hyperparameter that says so, where one does.
+        restart_lr: The hyperparameter that holds the learning rate from that step on, where it is another one.
         rng: The one generator of all random draws on the host; the engine reseeds it before every update and epoch.
         parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
@@ -85,6 +86,7 @@ class Algorithm(nn.Module):
     optimizer: torch.optim.Optimizer
     restart_step: int | None = None
     restart_hparam: str | None = None
+    restart_lr: str | None = None
     parts: int = 1
     cycle: int = 1
     needs: tuple[Need, ...] = ()
@@ -114,7 +116,9 @@ class Algorithm(nn.Module):
     def make_optimizer(self) -> torch.optim.Optimizer:
         """A fresh optimizer of everything trainable: Adam, or what the recipe says."""
         parameters = list(self.parameters())
-        options: dict[str, Any] = {"lr": self.hparams["lr"], "weight_decay": self.hparams["weight_decay"]}
+        restarted = self.restart_step is not None and self.step >= self.restart_step
+        rate = self.hparams[self.restart_lr if self.restart_lr and restarted else "lr"]
+        options: dict[str, Any] = {"lr": rate, "weight_decay": self.hparams["weight_decay"]}
         if self.hparams.get("optimizer", "adam") == "sgd":
             return torch.optim.SGD(parameters, momentum=0.9, nesterov=True, **options)
         if parameters[0].is_cuda:  # one kernel for all parameters, and none of its numbers on the host

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from shiftbed.algorithms.base import ERM, Metrics, Minibatches, register
+from shiftbed.algorithms.base import ERM, Metrics, Minibatches, backward, register
 from shiftbed.algorithms.batches import Batches
 from shiftbed.algorithms.numerics import full_precision
 from shiftbed.errors import AlgorithmError
@@ -39,10 +39,25 @@ def gradients_by_domain(
     return torch.stack(risks), [torch.stack(of_domains) for of_domains in zip(*gradients, strict=True)]
 
 
+def masked_mean(mask: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
+    """The mean of D gradients times a mask, divided by the mean of the mask."""
+    return mask * gradients.mean(0) / (1e-10 + mask.mean())
+
+
 def agreed_gradient(gradients: torch.Tensor, tau: float) -> torch.Tensor:
     """The mean of D gradients where |mean of signs| ≥ τ, divided by the share of such places; 0 elsewhere."""
     mask = (gradients.sign().sum(0).abs() >= tau * len(gradients)).to(gradients.dtype)
-    return mask * gradients.mean(0) / (1e-10 + mask.mean())
+    return masked_mean(mask, gradients)
+
+
+def softly_agreed_gradient(gradients: torch.Tensor, tau: float, k: float) -> torch.Tensor:
+    """The mean of D gradients times tanh(k (|mean of signs| − τ) / variance), divided by the mean of these factors."""
+    count = len(gradients)
+    variance = (gradients - gradients.mean(0)).square().sum(0) / max(1, count - 1)  # on CPUs faster than `var`
+    margin = (gradients.sign().sum(0).abs() - tau * count) / count
+    soft = torch.tanh(k * margin / variance.clamp_min(torch.finfo(variance.dtype).tiny))
+    mask = soft.where(margin > 0, (margin == 0).to(soft.dtype))  # at τ itself all passes, as in the sharp mask
+    return masked_mean(mask, gradients)
 
 
 class GradientRule(ERM, ABC):
@@ -80,6 +95,54 @@ class ANDMask(GradientRule):
         """The mean gradient over domains, masked."""
         risks, gradients = gradients_by_domain(self.network, batches)
         return risks.mean(), [agreed_gradient(of_domains, self.hparams["tau"]) for of_domains in gradients]
+
+
+@register(
+    space=Space(tau=uniform(0.0, 1.0, default=1.0), k=log_uniform(1e-3, 1e5, default=1e1)),
+    paper="Shahtalebi et al., 2021",
+    needs=("domain labels",),
+    capturable=True,
+)
+class SANDMask(GradientRule):
+    """Moves a weight the more, the better the domains' gradients agree on direction and size.
+
+    Departures from the paper, as in DomainBed: those of ANDMask, whose mask this one softens, and a factor k on the
+    argument. From DomainBed: agreement of exactly τ passes whole, so that a large k gives ANDMask (there it is muted,
+    and at the default τ = 1, which no agreement exceeds, nothing is ever trained); with one domain the variance is 0.
+    """
+
+    def gradients(self, batches: Batches) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The mean gradient over domains, softly masked."""
+        risks, gradients = gradients_by_domain(self.network, batches)
+        tau, k = self.hparams["tau"], self.hparams["k"]
+        return risks.mean(), [softly_agreed_gradient(of_domains, tau, k) for of_domains in gradients]
+
+
+@register(space=Space(meta_lr=choice(0.05, 0.1, 0.5, default=0.5)), paper="Shi et al., 2021", needs=("domain labels",))
+class Fish(ERM):
+    """Goes part of the way of one step per domain in a row, which favours gradients that point the same way.
+
+    Departures from the paper, as in DomainBed: the steps in a row are Adam's, whose moments are kept; domains come in
+    their own order. From DomainBed: the network itself takes these steps and goes back, where a new network with all
+    its initial weights is made in every step; batch norm's count of batches, a whole number, is not scaled; the loss
+    that is shown is the mean over domains, not the last one's.
+    """
+
+    def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
+        """A step on every domain, one after the other, of which the weights keep the share `meta_lr`."""
+        weights = [value for value in self.network.state_dict().values() if value.is_floating_point()]
+        before = [value.clone() for value in weights]
+        losses = []
+        for x, y in Batches.of(minibatches, unlabeled):
+            loss = F.cross_entropy(self.network(x), y)
+            self.optimizer.zero_grad()
+            backward(loss)
+            self.optimizer.step()
+            losses.append(loss.detach())
+        for value, old in zip(weights, before, strict=True):
+            value.copy_(torch.lerp(old, value, self.hparams["meta_lr"]))
+        self.step += 1
+        return {"loss": torch.stack(losses).mean()}
 
 
 # Not capturable: replayed from a CUDA graph, second derivatives of convolutions differ in the last bits (measured).

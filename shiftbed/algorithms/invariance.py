@@ -25,6 +25,12 @@ def means_of_halves(values: torch.Tensor, batches: Batches) -> torch.Tensor:
     return torch.stack([torch.stack([part[0::2].mean(), part[1::2].mean()]) for part in batches.split(values)])
 
 
+def irm_penalty(logits: torch.Tensor, batches: Batches) -> torch.Tensor:
+    """The mean over domains of the product of both halves' gradients."""
+    one, other = means_of_halves(scale_gradients(logits, batches.y), batches).unbind(1)
+    return (one * other).mean()
+
+
 @register(
     space=Space(
         irm_lambda=log_uniform(1e-1, 1e5, default=1e2),
@@ -49,8 +55,7 @@ class IRM(ERM):
         self.at_least_two(batches)
         logits = self.network(batches.x)
         risks = batches.mean(F.cross_entropy(logits, batches.y, reduction="none"))
-        one, other = means_of_halves(scale_gradients(logits, batches.y), batches).unbind(1)
-        penalty = (one * other).mean()
+        penalty = irm_penalty(logits, batches)
         weight = self.hparams["irm_lambda"] if step >= self.hparams["irm_penalty_anneal_iters"] else 1.0
         return risks.mean() + weight * penalty, {"penalty": penalty}
 

@@ -1,17 +1,19 @@
 """Algorithms that restrain logits or features and need no domain labels."""
 
 from collections.abc import Mapping
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.func import functional_call
 
 from shiftbed.algorithms.base import ERM, Metrics, register
 from shiftbed.algorithms.batches import Batches
 from shiftbed.algorithms.numerics import full_precision
 from shiftbed.errors import AlgorithmError
-from shiftbed.hparams import Space, log_uniform, uniform
+from shiftbed.hparams import SizeClass, Space, choice, log_uniform, uniform
 
 
 @register(
@@ -108,3 +110,64 @@ class SelfReg(ERM):
         penalty = share * distance(*partner) + (1 - share) * distance(*mixture)
         loss = F.cross_entropy(logits, batches.y)
         return loss + loss.detach().clamp_max(1) * penalty, {"penalty": penalty}
+
+
+def urm_space(dataset: str, size_class: SizeClass) -> Space:
+    """DomainBed's ranges; the discriminator learns more slowly than the classifier."""
+    small = size_class == "small"
+    return Space(
+        urm_adv_lambda=uniform(0.0, 0.2, default=0.1),
+        urm_discriminator_hidden_layers=choice(1, 2, 3, default=1),
+        urm_generator_output=choice("tanh", "relu", default="tanh"),
+        urm_discriminator_lr=(
+            log_uniform(10**-5.5, 10**-3.5, default=1e-3) if small else log_uniform(1e-6, 10**-4.5, default=5e-5)
+        ),
+    )
+
+
+@register(space=urm_space, paper="Krishnamachari et al., 2024")
+class URM(ERM):
+    """Spreads the features evenly: a discriminator must not tell them from uniform noise.
+
+    Features are bounded by tanh, also in prediction, and noise is in [−1, 1]; with ReLU it is in [0, 1].
+
+    Departures from the paper: none known. From DomainBed: none in the arithmetic; both players step at once, which is
+    the same, since neither step changes what the other one is computed from.
+    """
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
+    ) -> None:
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        output = self.hparams["urm_generator_output"]
+        if output not in ("tanh", "relu"):
+            raise AlgorithmError(f"URM's urm_generator_output is '{output}'; set tanh or relu.")
+        self.lowest = -1.0 if output == "tanh" else 0.0
+        self.network = nn.Sequential(self.featurizer, nn.Tanh() if output == "tanh" else nn.ReLU(), self.classifier)
+        widths = [self.featurizer.n_outputs, *[100] * (1 + self.hparams["urm_discriminator_hidden_layers"])]
+        hidden = [(nn.Linear(a, b), nn.LeakyReLU()) for a, b in pairwise(widths)]
+        self.discriminator = nn.Sequential(*chain(*hidden), nn.Linear(100, 1))
+        self.optimizer = self.make_optimizer()
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """A fresh optimizer, in which the discriminator has a learning rate of its own."""
+        rates = {"discriminator": self.hparams["urm_discriminator_lr"]}
+        groups = [
+            {"params": child.parameters(), "lr": rates.get(name, self.hparams["lr"])}
+            for name, child in self.named_children()
+            if name != "network"  # featurizer and classifier once more
+        ]
+        return torch.optim.Adam(groups, weight_decay=self.hparams["weight_decay"])
+
+    def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
+        """Cross-entropy and what the features gain by passing for noise, plus the discriminator's own loss."""
+        features = self.network[1](self.featurizer(batches.x))
+        risk = F.cross_entropy(self.classifier(features), batches.y)
+        noise = self.drawn(self.rng.uniform(self.lowest, 1.0, features.shape))
+        fixed = {name: value.detach() for name, value in self.discriminator.named_parameters()}
+        passing = F.softplus(-functional_call(self.discriminator, fixed, (features,))).mean()  # −log of "noise"
+        on_noise = F.softplus(-self.discriminator(noise)).mean()
+        on_features = F.softplus(self.discriminator(features.detach())).mean()  # −log of "no noise"
+        weight = self.hparams["urm_adv_lambda"]
+        disc_loss = on_noise + weight * on_features
+        return risk + weight * passing + disc_loss, {"disc_loss": disc_loss}

@@ -85,6 +85,7 @@ class EQRM(ERM):
     """
 
     restart_hparam = "eqrm_burnin_iters"
+    restart_lr = "eqrm_lr"
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
@@ -92,14 +93,6 @@ class EQRM(ERM):
         super().__init__(input_shape, num_classes, num_domains, hparams)
         if not 0 < (quantile := self.hparams["eqrm_quantile"]) < 1:
             raise AlgorithmError(f"EQRM's eqrm_quantile is {quantile}; set a number above 0 and below 1.")
-
-    def make_optimizer(self) -> torch.optim.Optimizer:
-        """A fresh optimizer, after the burn-in with the learning rate of the second phase."""
-        optimizer = super().make_optimizer()
-        if self.restart_step is not None and self.step >= self.restart_step:
-            for group in optimizer.param_groups:
-                group["lr"] = self.hparams["eqrm_lr"]
-        return optimizer
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """The mean of the risks during the burn-in, then their quantile."""

@@ -34,7 +34,7 @@ def operations(name):
     return dispatched.counts.total()
 
 
-@pytest.mark.parametrize("name", ["CORAL", "MMD", "IRM", "VREx", "GroupDRO", "SD"])
+@pytest.mark.parametrize("name", ["CORAL", "MMD", "IRM", "VREx", "GroupDRO", "SD", "IB_ERM", "IB_IRM"])
 def test_a_penalty_at_most_doubles_the_operations_of_erm(name):
     assert operations(name) <= 2.1 * operations("ERM")
 

@@ -26,7 +26,8 @@ def on_gpu(batches: Batches) -> Batches:
 
 
 def made(name, **hparams):
-    algorithm = build(name, dtype=torch.float32, **hparams).cuda()
+    begun = {key: 0 for key in ALGORITHMS[name].space("", "small") if key in ("iters", "linear_steps")}
+    algorithm = build(name, dtype=torch.float32, **{**begun, **hparams}).cuda()
     call_hook(algorithm, "epoch", Examples(on_gpu(make_batches(0, dtype=torch.float32))))
     return algorithm.train()
 
