@@ -9,36 +9,6 @@ import typer
 from rich.table import Table as RichTable
 
 from shiftbed.cli.shared import AsJson, Device, app, console, names, next_command, one_of, plural
-from shiftbed.errors import ShiftbedError
-
-
-@app.command()
-def status(folder: Annotated[Path, typer.Argument(help="The sweep's folder.")], as_json: AsJson = False) -> None:
-    """Shows what is done, running, failed and left.
-
-    From any machine that sees the folder, with the time left.
-    """
-    from shiftbed.report import show
-    from shiftbed.report.live import duration
-    from shiftbed.sweeps.records import sweep_status
-    from shiftbed.training.store import LocalStore
-
-    now = sweep_status(LocalStore(folder))
-    if not now.plan:
-        raise ShiftbedError(f"There is no sweep in {folder}; `shiftbed sweep ... --out {folder}` starts one.")
-    if as_json:
-        print(json.dumps({"states": now.states, "failures": now.failures, "seconds_left": now.seconds_left}))
-        return
-    console.print(show.status_table(now))
-    for job_id, why in list(now.failures.items())[:10]:
-        console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
-    unfinished = len(now.plan) - now.count("done") - now.count("diverged")
-    if now.count("running") and now.seconds_left is not None:
-        console.print(f"About {duration(now.seconds_left)} left.", highlight=False)
-    elif unfinished:
-        console.print(f"Nothing runs; the same command finishes the {plural(unfinished, 'job')} left.", highlight=False)
-    if unfinished < len(now.plan):
-        next_command(f"shiftbed tables {folder}")
 
 
 @app.command()
@@ -47,17 +17,34 @@ def tables(
     selection: Annotated[list[str] | None, typer.Option(help="A selection rule (repeatable), or all.")] = None,
     output: Annotated[str, typer.Option("--format", help="text, markdown, latex, html, csv or json.")] = "text",
     se: Annotated[str, typer.Option(help="sample, or population as DomainBed prints it.")] = "sample",
+    view: Annotated[
+        str | None,
+        typer.Option(help="As a paper shows it: spread, groups, variance, improvement, ranking, eoa or diwa."),
+    ] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="YAML for --view groups: domains by group, or a distance by domain (near, far).")
+    ] = None,
+    against: Annotated[Path | None, typer.Option(help="Rank against another sweep's folder.")] = None,
 ) -> None:
     """Prints the tables of a sweep, and leaderboards over datasets.
 
     With standard errors and n; oracle numbers are marked.
     """
     from shiftbed import tables as make
+    from shiftbed.audit.ledger import read_tables
 
     one_of(output, tuple(make.FORMATS), "format")
-    found = make.read_tables(folder, selection or [], se=one_of(se, ("sample", "population"), "standard error"))
-    boards = [] if output in ("csv", "json") else [board.grid() for board in make.leaderboards(found)]
-    print(make.render([*found, *boards], output), end="" if output == "csv" else "\n")
+    read = partial(read_tables, selections=selection or [], se=one_of(se, ("sample", "population"), "standard error"))
+    found = read(folder)
+    shown: list[make.Table | make.Grid] = []
+    if view is not None:
+        shown += make.view_tables(found, view, make.read_groups(groups) if groups else None)
+    elif against is not None:
+        shown += make.boards_against(found, read(against))
+    else:
+        shown += found
+        shown += [] if output in ("csv", "json") else [board.grid() for board in make.leaderboards(found)]
+    print(make.render(shown, output), end="" if output == "csv" else "\n")
 
 
 @app.command()
@@ -74,12 +61,16 @@ def best(
 
     Trains the chosen job again, to the step that was chosen.
     """
+    from shiftbed.audit.ledger import read_tables
     from shiftbed.report.live import work_bar
     from shiftbed.report.models import best as find_best
     from shiftbed.report.models import export_onnx
+    from shiftbed.selection import SELECTIONS
     from shiftbed.training.model import load
 
     one_of(export, ("onnx",), "format")
+    if SELECTIONS[selection].oracle:
+        read_tables(folder, [selection])  # its looks at test domains are written down
     with work_bar(console) as show:
         bar = partial(show, "training")
         made = find_best(

@@ -53,9 +53,14 @@ PROTOCOLS = Protocols("protocol", "shiftbed.protocols")
 
 
 @PROTOCOLS.named("leave-one-domain-out")
-def leave_one_domain_out(dataset: Card) -> list[TaskSpec]:
-    """Each domain is tested in turn, by models trained on all the others."""
-    return [LeaveOut((domain,)) for domain in dataset.domains]
+def leave_one_domain_out(dataset: Card, whole: bool = False) -> list[TaskSpec]:
+    """Each domain is tested in turn, by models trained on all the others.
+
+    Args:
+        dataset: The dataset's card.
+        whole: Test all of the domain, not the part that is not held out for the oracle.
+    """
+    return [LeaveOut((domain,), whole=whole) for domain in dataset.domains]
 
 
 @PROTOCOLS.named("leave-one-domain-out-grouped")
@@ -65,10 +70,15 @@ def leave_one_domain_out_grouped(dataset: Card) -> list[TaskSpec]:
 
 
 @PROTOCOLS.named("leave-group-out")
-def leave_group_out(dataset: Card, grouping: str = "") -> list[TaskSpec]:
+def leave_group_out(dataset: Card, grouping: str = "", whole: bool = False) -> list[TaskSpec]:
     """Each group of domains is tested in turn.
 
     The groups are those of the card's grouping of that name or else its first, its clusters, or neighbours two by two.
+
+    Args:
+        dataset: The dataset's card.
+        grouping: The name of the grouping.
+        whole: Test all of the domains, not the part that is not held out for the oracle.
     """
     names = list(dataset.domains)
     groups = dataset.groupings.get(grouping) if grouping else next(iter(dataset.groupings.values()), None)
@@ -78,7 +88,7 @@ def leave_group_out(dataset: Card, grouping: str = "") -> list[TaskSpec]:
         groups = tuple(dataset.clusters.values()) or tuple(tuple(names[i : i + 2]) for i in range(0, len(names), 2))
     if len(groups) < 2:
         raise DataError(f"{dataset.name} has {len(names)} domains, too few to leave a group of them out.")
-    return [LeaveOut(_in_order(dataset, group)) for group in groups]
+    return [LeaveOut(_in_order(dataset, group), whole=whole) for group in groups]
 
 
 @PROTOCOLS.named("leave-pair-out")
@@ -107,7 +117,9 @@ def fixed(dataset: Card, split: str = "", cap: int | None = None) -> list[TaskSp
 
 
 @PROTOCOLS.named("k-sources")
-def k_sources(dataset: Card, k: int = 2, cap: int | None = None, equal: bool = False) -> list[TaskSpec]:
+def k_sources(
+    dataset: Card, k: int = 2, cap: int | None = None, equal: bool = False, among: str = ""
+) -> list[TaskSpec]:
     """Every k of the domains that the card's split trains on are trained on (of all domains, where it has no split).
 
     Args:
@@ -116,6 +128,7 @@ def k_sources(dataset: Card, k: int = 2, cap: int | None = None, equal: bool = F
         cap: At most so many images of a class and test domain (CIFAR-10-W's balanced subset is 100).
         equal: Whatever k is, train on as many images as the smallest of these domains has: one source then has as many
             as four together, and only their number differs.
+        among: The domains that the k are taken from, joined by "+"; by default all of those above.
     """
     if len(dataset.splits) > 1:
         names = " and ".join(dataset.splits)
@@ -123,6 +136,11 @@ def k_sources(dataset: Card, k: int = 2, cap: int | None = None, equal: bool = F
     split = next(iter(dataset.splits.values()), None)
     sources = _in_order(dataset, split.train if split else dataset.domains)
     most = len(sources) if split else len(sources) - 1
+    if among:
+        some = _in_order(dataset, among.split("+"))
+        if set(some) - set(sources):
+            raise DataError(f"Of {dataset.name}'s domains only {', '.join(sources)} train, not all of {among}.")
+        sources, most = some, min(most, len(some))
     if not 1 <= k <= most:
         raise DataError(f"{k} of {dataset.name}'s domains cannot train; between 1 and {most} can.")
     total = min(dataset.domains[name] for name in sources) if equal else None

@@ -41,12 +41,14 @@ class LeaveOut(TaskSpec):
         grouped: Keep the examples of a group (an emoji, a patient) on one side, in all domains alike: only groups that
             no domain trains on are validated and tested.
         adapt: The share of every tested domain that is given to the algorithm without labels, and tested nowhere.
+        whole: Test whole domains (DomainBed-v2), so that no part of them is left for an oracle.
     """
 
     kind = "leave-out"
     test: tuple[str, ...]
     grouped: bool = False
     adapt: float = 0.0
+    whole: bool = False
 
     def task(self, dataset: str, trial: int, fraction: float) -> Task:
         """Every domain is split; the tested ones report `in` and offer `out` to the oracle."""
@@ -57,6 +59,9 @@ class LeaveOut(TaskSpec):
         splits = []
         for position, domain in enumerate(known.domains):
             tested = domain in self.test
+            if tested and self.whole:
+                splits.append(Split(domain, "all", "test", np.arange(known.domains[domain])))
+                continue
             if self.grouped:
                 inside, outside = _grouped(known, domain, fraction, trial)
                 if tested:
@@ -77,7 +82,12 @@ class LeaveOut(TaskSpec):
 
     def family(self) -> list[Any]:
         """As many domains tested together, split in the same way."""
-        return [self.kind, len(self.test), self.grouped, *([self.adapt] if self.adapt else [])]
+        rest = [*([self.adapt] if self.adapt else []), *(["whole"] if self.whole else [])]
+        return [self.kind, len(self.test), self.grouped, *rest]
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON; what was added later is left out at its default, so that descriptions of before stay equal."""
+        return {name: value for name, value in super().describe().items() if name != "whole" or value}
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,15 @@ class Evidence:
         return self._task.is_last
 
     @property
+    def looks(self) -> np.ndarray:
+        """Per job, how many of its cell came to their end up to it, draw by draw, and with it."""
+        ended = self.last.any(axis=1).astype(int)
+        counts = np.cumsum(ended)
+        for rows in self._task.cells.values():
+            counts[rows] -= counts[rows.start] - ended[rows.start]
+        return counts
+
+    @property
     def algorithms(self) -> np.ndarray:
         """Per job the name of its algorithm."""
         return np.array([about["algorithm"] for about in self._task.abouts])

@@ -163,6 +163,8 @@ class TaskRecords:
     def read(self, column: Column) -> np.ndarray:
         """A column: jobs × checkpoints × its splits, in the order of the dataset's domains."""
         places = [place for place, split in enumerate(self.splits) if column.covers(split)]
+        if column.metric not in self.values:  # nobody recorded it
+            return np.full((*self.steps.shape, len(places)), np.nan)
         return self.values[column.metric][:, :, places]
 
     def mean(self, column: Column) -> np.ndarray:

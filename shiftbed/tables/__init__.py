@@ -1,16 +1,29 @@
 """Tables: results by algorithm and test domain, with standard errors and what they rest on; leaderboards."""
 
+from shiftbed.tables.ensembles import averaged_weights, ensemble_grid, summed_logits
 from shiftbed.tables.estimates import Comparison, Estimate, paired_permutation_test, ranks, spearman
 from shiftbed.tables.grids import FORMATS, Grid
 from shiftbed.tables.leaderboards import Leaderboard, leaderboards, ranking_grid, ranking_score
 from shiftbed.tables.making import as_csv, as_text, make_tables, read_tables, render, tables_of
-from shiftbed.tables.spreads import domain_summary, group_grid, improvements, spread_grid, thirds, variance_grid
+from shiftbed.tables.spreads import (
+    domain_summary,
+    group_estimates,
+    group_grid,
+    improvements,
+    spread_estimates,
+    spread_grid,
+    thirds,
+    variance_grid,
+    variances,
+)
 from shiftbed.tables.table import AVERAGE, OVERALL, Table, as_rows
+from shiftbed.tables.views import VIEWS, boards_against, improvement_grid, read_groups, view_tables
 
 __all__ = [
     "AVERAGE",
     "FORMATS",
     "OVERALL",
+    "VIEWS",
     "Comparison",
     "Estimate",
     "Grid",
@@ -19,8 +32,13 @@ __all__ = [
     "as_csv",
     "as_rows",
     "as_text",
+    "averaged_weights",
+    "boards_against",
     "domain_summary",
+    "ensemble_grid",
+    "group_estimates",
     "group_grid",
+    "improvement_grid",
     "improvements",
     "leaderboards",
     "make_tables",
@@ -28,11 +46,16 @@ __all__ = [
     "ranking_grid",
     "ranking_score",
     "ranks",
+    "read_groups",
     "read_tables",
     "render",
     "spearman",
+    "spread_estimates",
     "spread_grid",
+    "summed_logits",
     "tables_of",
     "thirds",
     "variance_grid",
+    "variances",
+    "view_tables",
 ]

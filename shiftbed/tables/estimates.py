@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts load when they are first used
 
 StandardError = Literal["sample", "population"]
 EXACT_PAIRS = 12  # all 2^12 signs are tried
@@ -101,7 +101,7 @@ def spearman(first: Mapping[str, float], second: Mapping[str, float]) -> float |
     pair = np.array([[board[name] for name in names] for board in (first, second)])
     if len(names) < 2 or (pair == pair[:, :1]).all(axis=1).any():
         return None
-    ranks = stats.rankdata(pair, axis=1)
+    ranks = scipy.stats.rankdata(pair, axis=1)
     return float(np.corrcoef(ranks)[0, 1])
 
 
@@ -127,7 +127,7 @@ def spearman_interval(
     else:
         picks = random.integers(len(first[0]), size=(RESAMPLES, len(first[0])))
         drawn = [np.mean([units.mean(axis=1) for units in board], axis=0)[picks] for board in (first, second)]
-    ranked = [stats.rankdata(values, axis=1) for values in drawn]
+    ranked = [scipy.stats.rankdata(values, axis=1) for values in drawn]
     one, other = (values - values.mean(axis=1, keepdims=True) for values in ranked)
     scale = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
     defined = scale > 0

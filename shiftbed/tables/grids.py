@@ -7,6 +7,7 @@ import json
 import math
 import re
 import textwrap
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,12 +144,28 @@ LATEX = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{"±": r"$\pm$", "–": "--", "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "×": r"$\times$", "Δ": r"$\Delta$"},
     **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "·": r"$\cdot$", "≤": r"$\leq$"},
+    **{symbol: f"{{{symbol}}}" for symbol in "[]*"},  # which would be read as options of the row before
+    **{"≥": r"$\geq$", "→": r"$\to$", "…": r"\ldots{}"},
 }
 
 
+LAST_LATIN = "\u017f"  # LaTeX knows the Latin letters up to here
+
+
 def latex_escaped(text: str) -> str:
-    """Text that LaTeX prints as it is."""
-    return "".join(LATEX.get(symbol, symbol) for symbol in text)
+    """Text that LaTeX prints as it is; letters that its usual fonts lack become their names or numbers."""
+    return "".join(LATEX.get(symbol) or _latex_letter(symbol) for symbol in text)
+
+
+def _latex_letter(symbol: str) -> str:
+    if symbol <= LAST_LATIN and symbol.isprintable():
+        return symbol
+    if symbol.isspace():
+        return " "
+    name = unicodedata.name(symbol, "")
+    if re.fullmatch(r"GREEK SMALL LETTER (?!OMICRON)[A-Z]+", name):  # accented ones have longer names
+        return rf"$\{name.split()[-1].lower().replace('lamda', 'lambda')}$"
+    return rf"\texttt{{U+{ord(symbol):04X}}}"
 
 
 def grid_latex(grid: Grid) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 from shiftbed.errors import StoreError
 from shiftbed.selection import SELECTIONS, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
-from shiftbed.sweeps.plan import planned
+from shiftbed.sweeps.designs import DESIGNS, REDRAW
+from shiftbed.sweeps.plan import planned, planned_designs
 from shiftbed.sweeps.records import Records
 from shiftbed.tables.estimates import StandardError
 from shiftbed.tables.grids import Grid, grid_text, render_grids
@@ -36,8 +37,9 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
     asked = [name for one in selections for name in (list(SELECTIONS) if one == ALL else [one])]
     rules = [SELECTIONS[name] for name in dict.fromkeys(asked or USUAL)]
     store = LocalStore(Path(folder))
-    with Records(store) as records:
-        tasks = records.tasks(_metrics(rules))
+    metrics = _metrics(rules)
+    with Records(store, metrics) as records:
+        tasks = records.tasks(metrics)
     if not tasks:
         raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
     tables = tables_of(tasks, rules, planned(store).values(), se, str(folder))
@@ -136,10 +138,12 @@ class Setting:
             return order.get(domain, -1)
 
         self.columns = sorted(columns, key=lambda column: (place(column[1]), [place(name) for name in column[0]]))
+        self.design = DESIGNS[planned_designs(asked).get(self.about["setting"], REDRAW)]
         sizes: dict[str, list[int]] = defaultdict(list)
         for task in tasks:
             for cell, rows in task.cells.items():
-                sizes[self.variants[cell.variant]].append(rows.stop - rows.start)
+                if cell.trial == 0 or not self.design.two_stages:  # where the others repeat the first trial's choice
+                    sizes[self.variants[cell.variant]].append(rows.stop - rows.start)
         self.draws = {label: (min(counts), max(counts)) for label, counts in sorted(sizes.items())}
         self.intervals = sorted({about["recipe"]["evaluate_every"] for task in tasks for about in task.abouts})
 
@@ -164,6 +168,7 @@ class Setting:
             chosen=chosen,
             names=self.names,
             draws=self.draws,
+            design=self.design,
             intervals=tuple(self.intervals),
             missing=tuple(sorted(self.missing)),
             missing_pairs=tuple(sorted(pairs)),

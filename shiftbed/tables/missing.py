@@ -5,11 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from shiftbed.sweeps.designs import REDRAW, Design
+
 NAMED = 4
-PROTOCOLS = {  # kind of task, number of domains tested together, grouped
-    ("leave-out", 1, False): "leave-one-domain-out",
-    ("leave-out", 1, True): "leave-one-domain-out-grouped",
-    ("leave-out", 2, False): "leave-pair-out",
+PROTOCOLS = {  # kind of task, number of domains tested together, grouped, whole
+    ("leave-out", 1, False, False): "leave-one-domain-out",
+    ("leave-out", 1, False, True): "leave-one-domain-out:whole=true",
+    ("leave-out", 1, True, False): "leave-one-domain-out-grouped",
+    ("leave-out", 2, False, False): "leave-pair-out",
 }
 
 
@@ -44,24 +47,27 @@ def _numbers(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun}s {', '.join(map(str, numbers))}"
 
 
-def sweep_command(about: dict[str, Any], jobs: Sequence[MissingJob], folder: str) -> str | None:
+def sweep_command(about: dict[str, Any], jobs: Sequence[MissingJob], folder: str, design: Design) -> str | None:
     """The command that runs missing jobs, or None where the protocol cannot be told from the jobs.
 
     Args:
         about: The description of a finished job of the same setting.
         jobs: The jobs that are missing.
         folder: The sweep's folder.
+        design: How hyperparameters are searched; where values are stated, only the first command knows them.
     """
-    kind, grouped = about["task"]["kind"], bool(about["task"].get("grouped"))
+    task = about["task"]
+    kind, grouped, whole = task["kind"], bool(task.get("grouped")), bool(task.get("whole"))
     tested = list(dict.fromkeys(name for job in jobs for name in job.tested))
-    protocol = PROTOCOLS.get((kind, max(len(job.tested) for job in jobs), grouped))
-    if protocol is None:
+    protocol = PROTOCOLS.get((kind, max(len(job.tested) for job in jobs), grouped, whole))
+    if protocol is None or design.name == "groups":
         return None
     recipe = about["recipe"]
     words = ["shiftbed", "sweep", about["dataset"]]
     words.append(f"--algorithms={','.join(sorted({job.algorithm for job in jobs}))}")
     words.append(f"--test={','.join(tested)}")
     words += [f"--draws={1 + max(job.draw for job in jobs)}", f"--trials={1 + max(job.trial for job in jobs)}"]
+    words += [f"--design={design.name}"] if design.name != REDRAW else []
     words += [f"--protocol={protocol}"] if protocol != "leave-one-domain-out" else []
     words += [f"--recipe={recipe['name']}", f"--steps={recipe['steps']}"]
     words += [f"--precision={recipe['precision']}"] if "precision" in recipe else []

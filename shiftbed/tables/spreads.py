@@ -13,6 +13,8 @@ from shiftbed.tables.grids import MISSING, Entry, Grid, placed
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, Chosen, Table, Tested
 
 LAST_RECORDS = 10
+MEASURES = ("overall", "average", "deviation", "worst")
+EVERY = "All"
 
 
 def domain_summary(accuracies: Mapping[str, float], counts: Mapping[str, float], ddof: int = 1) -> dict[str, float]:
@@ -50,17 +52,19 @@ def spread_grid(table: Table, ddof: int = 1) -> list[Grid]:
     return [_spread(table, tested, ddof) for tested in sets]
 
 
-def _spread(table: Table, tested: Tested, ddof: int) -> Grid:
-    measures = ("overall", "average", "deviation", "worst")
-    cells: dict[str, dict[str, Estimate | None]] = {}
+def spread_estimates(table: Table, tested: Tested, ddof: int = 1) -> dict[str, dict[str, Estimate | None]]:
+    """Per algorithm its accuracy on each of the domains that are tested together, and NICO++'s numbers of them."""
+    found = {}
     for name in table.algorithms:
-        trials = [
-            {domain: one.accuracy(domain) for domain in tested} | {"": one}
-            for _, one in sorted(table.chosen[name].get(tested, {}).items())
-        ]
-        numbers = [_with_summary(trial, tested, ddof) for trial in trials]
-        cells[name] = {key: Estimate.of([one[key] for one in numbers], table.se) for key in (*tested, *measures)}
-    keys = (*tested, *measures)
+        trials = [one for _, one in sorted(table.chosen[name].get(tested, {}).items())]
+        numbers = [_with_summary(one, tested, ddof) for one in trials]
+        found[name] = {key: Estimate.of([one[key] for one in numbers], table.se) for key in (*tested, *MEASURES)}
+    return found
+
+
+def _spread(table: Table, tested: Tested, ddof: int) -> Grid:
+    cells = spread_estimates(table, tested, ddof)
+    keys = (*tested, *MEASURES)
     columns = {key: _column([cells[name][key] for name in table.algorithms], key, table) for key in keys}
     divisor = "K − 1, as in NICO++'s formula; its tables divide by K" if ddof else "K, as in NICO++'s tables"
     return Grid(
@@ -87,9 +91,8 @@ def _spread(table: Table, tested: Tested, ddof: int) -> Grid:
     )
 
 
-def _with_summary(trial: dict[str, Any], tested: Tested, ddof: int) -> dict[str, float]:
-    accuracies = {domain: trial[domain] for domain in tested}
-    one: Chosen = trial[""]
+def _with_summary(one: Chosen, tested: Tested, ddof: int) -> dict[str, float]:
+    accuracies = {domain: one.accuracy(domain) for domain in tested}
     return {**accuracies, **domain_summary(accuracies, one.counts(), ddof)}
 
 
@@ -111,14 +114,11 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
     Raises:
         ShiftbedError: There are no groups.
     """
-    groups = dict(groups or card(table.dataset).clusters)
-    if not groups:
-        raise ShiftbedError(f"The card of {table.dataset} has no clusters of domains; give the groups.")
-    groups["All"] = [domain for _, domain in table.columns]
-    cells = {(name, group): _grouped(table, name, set(groups[group])) for name in table.algorithms for group in groups}
+    cells = group_estimates(table, groups)
+    shown = list(dict.fromkeys(group for _, group in cells))
     mark = ORACLE_MARK if table.selection.oracle else ""
     columns = {}
-    for group in groups:
+    for group in shown:
         column = [cells[name, group] for name in table.algorithms]
         texts = [
             MISSING
@@ -133,8 +133,8 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
         caption=f"{table.selection.name}: accuracy in %, mean ± standard deviation of runs, "
         f"n = {' or '.join(map(str, counts)) or 0}; every domain of a group weighs the same",
         corner="algorithm",
-        columns=list(groups),
-        rows=[(name, [columns[group][row] for group in groups]) for row, name in enumerate(table.algorithms)],
+        columns=shown,
+        rows=[(name, [columns[group][row] for group in shown]) for row, name in enumerate(table.algorithms)],
         notes=table.notes(),
         data=[
             {
@@ -149,6 +149,21 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
             for (name, group), cell in cells.items()
         ],
     )
+
+
+def group_estimates(
+    table: Table, groups: Mapping[str, Sequence[str]] | None = None
+) -> dict[tuple[str, str], Estimate | None]:
+    """Per algorithm and group of test domains (of the card's clusters, if none are given) and of all, the accuracy.
+
+    Raises:
+        ShiftbedError: There are no groups.
+    """
+    groups = dict(groups or card(table.dataset).clusters)
+    if not groups:
+        raise ShiftbedError(f"The card of {table.dataset} has no clusters of domains; give the groups.")
+    groups[EVERY] = [domain for _, domain in table.columns]
+    return {(name, group): _grouped(table, name, set(groups[group])) for name in table.algorithms for group in groups}
 
 
 def _grouped(table: Table, algorithm: str, domains: set[str]) -> Estimate | None:
@@ -186,17 +201,18 @@ def improvements(table: Table, baseline: str = BASELINE) -> list[dict[str, Any]]
     return rows
 
 
-def variance_grid(source: Table, oracle: Table, last: int = LAST_RECORDS) -> Grid:
+def variance_grid(source: Table, oracle: Table | None = None, last: int = LAST_RECORDS) -> Grid:
     """NICO++'s variance study: over the last records, over trials, and the gap to selection by the test domains.
 
     Args:
         source: The table under the selection that is studied.
-        oracle: The same jobs selected with the test domains' labels.
+        oracle: The same jobs selected with the test domains' labels; by default the best record of each chosen job, as
+            the paper most likely chose.
         last: How many of a job's last records *epoch* looks at.
     """
     rows, data = [], []
     for name in source.algorithms:
-        numbers = _variances(source, oracle, name, last)
+        numbers = variances(source, name, oracle, last)
         rows.append((name, [Entry(MISSING if value is None else f"{value:.2f}") for value in numbers.values()]))
         data.append({"dataset": source.dataset, "selection": source.selection.name, "algorithm": name, **numbers})
     return Grid(
@@ -207,13 +223,17 @@ def variance_grid(source: Table, oracle: Table, last: int = LAST_RECORDS) -> Gri
         rows=rows,
         notes=[
             f"epoch: over the last {last} records of a job; seed: over trials (both with divisor n − 1); gap: what "
-            f"{oracle.selection.name}{ORACLE_MARK} selection, which knows the test domain's labels, would gain."
+            f"{'the best record' if oracle is None else oracle.selection.name + ' selection'}{ORACLE_MARK}, for which "
+            "the test domain's labels are needed, would gain."
         ],
         data=data,
     )
 
 
-def _variances(source: Table, oracle: Table, name: str, last: int) -> dict[str, float | None]:
+def variances(
+    source: Table, name: str, oracle: Table | None = None, last: int = LAST_RECORDS
+) -> dict[str, float | None]:
+    """An algorithm's deviations over the last records and over trials, and its gap, in the mean over test domains."""
     epochs, seeds, gaps = [], [], []
     for tested, domain in source.columns:
         trials = source.chosen[name].get(tested, {})
@@ -224,9 +244,23 @@ def _variances(source: Table, oracle: Table, name: str, last: int) -> dict[str, 
         values = {trial: one.accuracy(domain) for trial, one in trials.items()}
         if len(values) > 1:
             seeds.append(statistics.stdev(values.values()))
-        known = oracle.accuracies(name, (tested, domain)) if name in oracle.chosen else {}
+        known = {}
+        if oracle is None:
+            known = _known(trials, domain)
+        elif name in oracle.chosen:
+            known = oracle.accuracies(name, (tested, domain))
         gaps += [known[trial] - values[trial] for trial in values if trial in known]
     return {
         label: statistics.fmean(found) if found else None
         for label, found in (("epoch", epochs), ("seed", seeds), ("gap", gaps))
     }
+
+
+def _known(trials: Mapping[int, Chosen], domain: str) -> dict[int, float]:
+    """The accuracy on a domain of the record of each job that is best in the mean over its test domains."""
+    found = {}
+    for trial, one in trials.items():
+        positions = [int(position) for position in np.flatnonzero(one.task.steps[one.choice.row] >= 0)]
+        means = [statistics.fmean(one.accuracy(name, at) for name in one.task.tested) for at in positions]
+        found[trial] = one.accuracy(domain, positions[int(np.argmax(means))])
+    return found

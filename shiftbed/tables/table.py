@@ -11,6 +11,7 @@ from shiftbed.protocols import Flexible
 from shiftbed.selection import Choice, Selection, TaskRecords, own_rule
 from shiftbed.selection import Column as RecordColumn
 from shiftbed.selection.evidence import ELSEWHERE, PAIR
+from shiftbed.sweeps.designs import REDRAW, Design
 from shiftbed.tables.estimates import Comparison, Estimate, StandardError, paired_permutation_test
 from shiftbed.tables.grids import MISSING, Grid, placed
 from shiftbed.tables.missing import MissingJob, named_jobs, sweep_command
@@ -75,6 +76,7 @@ class Table:
         chosen: Per algorithm, tested domains and trial, what the selection picked.
         names: Per row the registry name of its algorithm.
         draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest.
+        design: How hyperparameters were searched.
         intervals: The evaluation intervals of its jobs.
         missing: The jobs that were planned and have not finished.
         missing_pairs: The jobs that test two domains and that the selection needs.
@@ -89,6 +91,7 @@ class Table:
     chosen: dict[str, dict[Tested, dict[int, Chosen]]]
     names: dict[str, str]
     draws: dict[str, tuple[int, int]]
+    design: Design
     intervals: tuple[int, ...]
     missing: tuple[MissingJob, ...] = ()
     missing_pairs: tuple[MissingJob, ...] = ()
@@ -202,6 +205,8 @@ class Table:
             notes.append(
                 f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."
             )
+        if self.design.name != REDRAW:
+            notes.append(f"Search design {self.design.name}: {self.design.summary}")
         if self.selection.needs_other_datasets and self.is_empty:
             notes.append("The selection needs the same draws on another dataset, in the same folder.")
         notes += self._fairness()
@@ -235,7 +240,7 @@ class Table:
             if jobs:
                 count = f"1 {what} job has" if len(jobs) == 1 else f"{len(jobs)} {what} jobs have"
                 words = f"{count} not finished ({named_jobs(jobs)})"
-                found.append((words, sweep_command(self.about, jobs, self.folder)))
+                found.append((words, sweep_command(self.about, jobs, self.folder, self.design)))
         return found
 
     def grid(self) -> Grid:
@@ -249,9 +254,10 @@ class Table:
             texts = [self._cell_text(cell, usual) for cell in cells]
             entries[column] = placed(texts, [None if cell is None else cell.mean for cell in cells])
         by = "" if self.se == "sample" else " (population's, as DomainBed prints it)"
+        spread = self.design.spread
         return Grid(
             title=self.title,
-            caption=f"{self.selection.name}: accuracy in %, mean ± standard error{by}, n = {usual}",
+            caption=f"{self.selection.name}: accuracy in %, mean ± {spread}{by}, n = {usual}",
             corner="algorithm",
             columns=[self.heading(column) for column in columns],
             rows=[(self.row_name(name), [entries[c][i] for c in columns]) for i, name in enumerate(self.algorithms)],
@@ -268,7 +274,8 @@ class Table:
         if estimate is None:
             return MISSING
         mark = ORACLE_MARK if self.selection.oracle else ""
-        error = "" if estimate.standard_error is None else f" ±{estimate.standard_error:.1f}"
+        doubt = estimate.deviation if self.design.spread == "standard deviation" else estimate.standard_error
+        error = "" if doubt is None else f" ±{doubt:.1f}"
         count = "" if estimate.n == usual else f" ({estimate.n})"
         return f"{estimate.mean:.1f}{mark}{error}{count}"
 

@@ -1,0 +1,298 @@
+"""Running benchmarks: a whole one or a stated part of it, and what comes out beside the paper's numbers."""
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from shiftbed.algorithms import ALGORITHMS, load_code
+from shiftbed.audit.ledger import read_tables
+from shiftbed.benchmarks.comparing import beside, compare, paper_board, scores_beside
+from shiftbed.benchmarks.spec import AccuracyPart, Benchmark, Part, ShiftPart, SweepPart, find, read
+from shiftbed.benchmarks.views import Number
+from shiftbed.data import card
+from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.registry import did_you_mean
+from shiftbed.sweeps.designs import DESIGNS
+from shiftbed.sweeps.plan import Request, plan
+from shiftbed.sweeps.plan import parts as plan_parts
+from shiftbed.sweeps.pool import Progress
+from shiftbed.sweeps.records import outcomes
+from shiftbed.sweeps.verbs import sweep
+from shiftbed.tables import Estimate, Grid, Table, leaderboards
+from shiftbed.training.device import Precision, default_precision, find_runtimes
+from shiftbed.training.run import Keep
+from shiftbed.training.store import LocalStore
+
+ROOMS = {"shift": "shiftbed.shift.studies", "accuracy": "shiftbed.accuracy.studies"}  # each has `run(part)`
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a benchmark came to.
+
+    Attributes:
+        benchmark: The benchmark as it was run.
+        grids: Our tables beside the paper's, and leaderboards.
+        progress: How its sweep ended, if it is one.
+    """
+
+    benchmark: Benchmark
+    grids: list[Grid]
+    progress: Progress | None = None
+
+
+def benchmark(
+    name: str | Benchmark,
+    out: str | Path,
+    *,
+    datasets: Sequence[str] = (),
+    algorithms: Sequence[str] = (),
+    parts: Sequence[str] = (),
+    draws: int | None = None,
+    trials: int | None = None,
+    steps: int | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
+    on: Literal["local", "ray", "slurm"] = "local",
+    keep: Keep = "none",
+    code: Sequence[str | Path] = (),
+    on_change: Callable[[Progress], None] = lambda progress: None,
+    on_number: Callable[[str, int, int], None] = lambda part, done, total: None,
+) -> Outcome:
+    """Runs a benchmark, or a stated part of it, and sets what comes out beside the paper's numbers.
+
+    Args:
+        name: The benchmark's name, the path of a file (`.yaml`), or a benchmark.
+        out: The folder for its records; the same folder again continues it.
+        datasets: Only these datasets; the successor of one that can no longer be had stands for it.
+        algorithms: Only these algorithms; others than the benchmark's own may be named too.
+        parts: Only these parts.
+        draws: Draws, instead of the paper's.
+        trials: Trials, instead of the paper's.
+        steps: Updates, instead of the recipe's.
+        workers: Processes.
+        device: Where to train.
+        precision: The arithmetic.
+        on: Where jobs run.
+        keep: Which weights to keep, or logits.
+        code: Files that register algorithms.
+        on_change: Called several times a second with the progress of a sweep.
+        on_number: Called after every number that another kind of benchmark measures, with its part, how many there are
+            by now and how many there will be.
+
+    Raises:
+        ShiftbedError: A name is unknown, or nothing is left to run.
+    """
+    for path in code:
+        load_code(Path(path))
+    whole = load(name)
+    asked = narrowed(whole, datasets, algorithms, parts, draws, trials, steps)
+    if asked.kind != "sweep":
+        return Outcome(asked, [_measured(whole, part, Path(out), on_number) for part in asked.parts])
+    precision = precision or default_precision(find_runtimes(device)[0])
+    requests = [request_of(part, precision) for part in _sweep_parts(asked)]
+    progress = sweep(
+        requests,
+        out,
+        workers=workers,
+        device=device,
+        precision=precision,
+        on=on,
+        keep=keep,
+        code=code,
+        on_change=on_change,
+    )
+    return Outcome(asked, results(whole, asked, out, precision), progress)
+
+
+def load(name: str | Benchmark) -> Benchmark:
+    """A benchmark by its name or file."""
+    if isinstance(name, Benchmark):
+        return name
+    return read(name) if name.endswith((".yaml", ".yml")) else find(name)
+
+
+def narrowed(
+    whole: Benchmark,
+    datasets: Sequence[str] = (),
+    algorithms: Sequence[str] = (),
+    parts: Sequence[str] = (),
+    draws: int | None = None,
+    trials: int | None = None,
+    steps: int | None = None,
+) -> Benchmark:
+    """A stated part of a benchmark.
+
+    Raises:
+        ShiftbedError: A name is unknown, or nothing is left.
+    """
+    kept: list[Part] = list(whole.parts)
+    if parts:
+        _refuse_unknown(parts, [part.name for part in whole.parts], f"Benchmark {whole.name} has no part")
+        kept = [part for part in kept if part.name in parts]
+    if datasets:
+        successors = {name: card(name).superseded_by for name in whole.datasets if whole.kind == "sweep"}
+        known = [*whole.datasets, *(name for name in successors.values() if name)]
+        _refuse_unknown(datasets, known, f"Benchmark {whole.name} has no dataset")
+        renamed = [(part, name) for part in kept for name in (part.dataset, successors.get(part.dataset))]
+        kept = [part.model_copy(update={"dataset": name}) for part, name in renamed if name in datasets]
+    if whole.kind == "sweep":
+        chosen = list(dict.fromkeys(ALGORITHMS.canonical_name(name) for name in algorithms))
+        changed = [_changed(part, draws, trials, steps) for part in kept if isinstance(part, SweepPart)]
+        if chosen:
+            others = [name for name in chosen if name not in whole.algorithms]
+            changed = [part.model_copy(update={"algorithms": _kept(part, chosen, others)}) for part in changed]
+        kept = [part for part in changed if part.algorithms]
+    elif algorithms or draws or trials or steps:
+        raise ShiftbedError(f"Benchmark {whole.name} trains nothing: only its datasets and parts can be chosen.")
+    if not kept:
+        raise ShiftbedError(f"Nothing of benchmark {whole.name} is left; name fewer datasets, algorithms or parts.")
+    return whole.model_copy(update={"parts": tuple(kept)})
+
+
+def _refuse_unknown(names: Sequence[str], known: Sequence[str], words: str) -> None:
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"{words} '{name}'.{did_you_mean(name, list(known))}")
+
+
+def _changed(part: SweepPart, draws: int | None, trials: int | None, steps: int | None) -> SweepPart:
+    """A part with other numbers."""
+    search = part.search
+    if draws is not None and not DESIGNS[search.design].stated:
+        search = search.model_copy(update={"draws": draws, "groups": search.groups[:draws]})
+    if trials is not None:
+        search = search.model_copy(update={"trials": trials})
+    fields = {**part.fields, **({} if steps is None else {"steps": steps})}
+    return part.model_copy(update={"search": search, "fields": fields})
+
+
+def _kept(part: SweepPart, chosen: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """Those of its algorithms that were chosen, and others where the part is not about one in particular."""
+    is_open = part.published is None or "algorithm" not in part.published.labels
+    return (*(name for name in part.algorithms if name in chosen), *(others if is_open else ()))
+
+
+def _sweep_parts(asked: Benchmark) -> list[SweepPart]:
+    return [part for part in asked.parts if isinstance(part, SweepPart)]
+
+
+def request_of(part: SweepPart, precision: Precision | None = None) -> Request:
+    """What a sweep is asked for, to run a part."""
+    return Request(
+        datasets=(part.dataset,),
+        algorithms=part.algorithms,
+        draws=part.search.draws,
+        trials=part.search.trials,
+        test_domains=part.test,
+        recipe=part.recipe,
+        protocol=part.protocol,
+        selections=part.selections,
+        design=part.search.design,
+        groups=part.search.groups,
+        fields={**part.fields, **({} if precision is None else {"precision": precision})},
+        overrides=part.overrides,
+    )
+
+
+def job_count(part: Part) -> int:
+    """How many jobs a part has, or measurements, or predictions of one classifier's accuracy.
+
+    Nothing of it has to be on this machine: neither data nor initial weights.
+    """
+    if isinstance(part, ShiftPart):
+        return len(part.options()) * part.runs
+    if isinstance(part, AccuracyPart):
+        return len(part.classifiers) * part.averaged * len(part.predictors)
+    assert isinstance(part, SweepPart)
+    request = request_of(part)
+    cells = sum(len(one.specs) * len(one.by_hand) for one in plan_parts(request))  # tasks × algorithms
+    if not DESIGNS[request.design].two_stages:
+        return cells * request.draws * request.trials
+    return cells * (request.draws + (request.trials - 1) * len(request.selections))
+
+
+def done_count(asked: Benchmark, out: str | Path, precision: Precision | None = None) -> int:
+    """How many of a benchmark's jobs are done in a folder."""
+    store = LocalStore(Path(out))
+    ended = outcomes(store) if Path(out).exists() else {}
+    if not ended:
+        return 0
+    precision = precision or default_precision(find_runtimes()[0])
+    ids = {job.id for part in _sweep_parts(asked) for job in plan(request_of(part, precision))}
+    return len(ids & ended.keys())
+
+
+def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Precision | None = None) -> list[Grid]:
+    """Our tables beside the paper's, from the records of a folder, and a leaderboard for each selection.
+
+    Args:
+        whole: The benchmark as its file has it.
+        asked: The part that was asked for.
+        out: The folder.
+        precision: The arithmetic of the jobs.
+    """
+    precision = precision or default_precision(find_runtimes()[0])
+    rules = list(dict.fromkeys(name for part in _sweep_parts(asked) for name in part.selections))
+    found = read_tables(out, rules)
+    original = {part.name: part for part in _sweep_parts(whole)}
+    grids: list[Grid] = []
+    shown: list[tuple[SweepPart, Table]] = []
+    for part in _sweep_parts(asked):
+        settings = {job.setting for job in plan(request_of(part, precision))}
+        for table in found:
+            if table.about["setting"] in settings and table.selection.name in part.selections:
+                own, paper = _only(table, part), original[part.name]
+                grids.append(compare(whole, paper, own) if paper.published else own.grid())
+                shown.append((paper, table))
+    cited = list(dict.fromkeys(name for part, _ in shown if part.published for name in part.published.tables))
+    for board in leaderboards([table for _, table in shown]):
+        scores = scores_beside(board, cited)
+        grids += [board.grid(paper_board(whole, board, shown)), *([scores] if scores else [])]
+    return grids
+
+
+def _only(table: Table, part: SweepPart) -> Table:
+    """A table with the rows of a part alone: parts that differ in their algorithms only share one table."""
+    own = {name: cells for name, cells in table.chosen.items() if _belongs(table, name, part)}
+    return replace(table, chosen=own, names={name: table.names[name] for name in own})
+
+
+def _belongs(table: Table, row: str, part: SweepPart) -> bool:
+    """Whether a row is of one of the part's algorithms, with the hyperparameters that the part sets by hand."""
+    abouts = [one.about for trials in table.chosen[row].values() for one in trials.values()]
+    by_hand = [{**about["overrides"], **about["own_overrides"]} for about in abouts]
+    wanted = [{name: v for name, v in part.overrides.items() if name in about["hparams"]} for about in abouts]
+    return table.names[row] in part.algorithms and by_hand == wanted
+
+
+def _measured(whole: Benchmark, part: Part, out: Path, on_number: Callable[[str, int, int], None]) -> Grid:
+    """What the room of another kind of benchmark measured, beside the paper's numbers.
+
+    The room's `studies.run(part, out)` gives a mapping for each number: `labels` as the published cell has them,
+    `mean`, `spread` or None, and `n`; and `differs`, per name what makes it another experiment than the paper's.
+    """
+    try:
+        run: Callable[[Part, Path], Iterable[dict[str, Any]]] = importlib.import_module(ROOMS[whole.kind]).run
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ShiftbedError(
+            f"Benchmark {whole.name} is planned, but this version cannot run benchmarks of {whole.kind} yet."
+        ) from error
+    total = len(part.options()) * len(part.measures) if isinstance(part, ShiftPart) else job_count(part)
+    shown: list[Number] = []
+    differs: dict[str, dict[str, str]] = {}
+    for one in run(part, out):
+        labels = dict(one["labels"])
+        row = (
+            ", ".join(labels[name] for name in ("algorithm", "network", "setting") if labels.get(name)) or part.dataset
+        )
+        column = labels.get("domain") or labels.get("measure", "")
+        estimate = Estimate(one["mean"], one.get("spread"), one.get("n", 1), one.get("spread"))
+        shown.append(Number(row, column, labels, estimate, labels.get("algorithm", "")))
+        differs[row] = differs.get(row, {}) | dict(one.get("differs", {}))
+        on_number(part.name, min(len(shown), total), total)
+    title = f"{whole.name}, {part.name}: {part.dataset}"
+    return beside(whole, part, title, "ours and the paper's", shown, differs, decimals=2)

@@ -1,0 +1,171 @@
+"""Commands of benchmarks: what there is, and a paper's experiment beside ours."""
+
+import json
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table as RichTable
+
+from shiftbed.cli.shared import (
+    PRECISIONS,
+    AsJson,
+    Code,
+    Device,
+    Precision,
+    Steps,
+    Workers,
+    app,
+    console,
+    names,
+    next_command,
+    one_of,
+    plural,
+    stoppable,
+)
+from shiftbed.errors import ShiftbedError
+
+if TYPE_CHECKING:
+    from shiftbed.benchmarks import Benchmark, Outcome
+    from shiftbed.benchmarks.spec import Part
+
+UNITS = {"sweep": "job", "shift": "measurement", "accuracy": "prediction"}
+
+
+@app.command()
+def benchmarks(as_json: AsJson = False) -> None:
+    """Shows the benchmarks there are.
+
+    A file of your own has the same form: `shiftbed benchmark --file mine.yaml`.
+    """
+    from shiftbed.benchmarks import benchmark_names, find, job_count
+
+    found = [(one, sum(job_count(part) for part in one.parts)) for one in map(find, benchmark_names())]
+    if as_json:
+        rows = [{**one.model_dump(exclude={"parts"}), "datasets": one.datasets, "jobs": jobs} for one, jobs in found]
+        print(json.dumps(rows))
+        return
+    table = RichTable("benchmark", "what", "jobs")
+    table.columns[0].no_wrap = True
+    table.columns[2].justify = "right"
+    for one, jobs in found:
+        unit = "" if one.kind == "sweep" else f" {UNITS[one.kind]}s"
+        table.add_row(one.name, f"{one.summary} ({one.paper})" if one.paper else one.summary, f"{jobs:,}{unit}")
+    console.print(table)
+    next_command("shiftbed benchmark builtin --dry-run", "shiftbed benchmark domainbed --datasets PACS --dry-run")
+
+
+@app.command()
+def benchmark(
+    name: Annotated[str | None, typer.Argument(help="The benchmark's name (see `shiftbed benchmarks`).")] = None,
+    file: Annotated[Path | None, typer.Option(help="A benchmark of your own, instead of a name.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for its records; by default one of its name.")] = None,
+    datasets: Annotated[str, typer.Option(help="Only these datasets, separated by commas.")] = "",
+    algorithms: Annotated[str, typer.Option(help="Only these algorithms, separated by commas.")] = "",
+    part: Annotated[list[str] | None, typer.Option(help="Only the part of this name (repeatable).")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="Draws, instead of the paper's.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials, instead of the paper's.")] = None,
+    steps: Steps = None,
+    device: Device = None,
+    precision: Precision = None,
+    on: Annotated[str, typer.Option(help="local, ray or slurm: where jobs run.")] = "local",
+    keep: Annotated[str, typer.Option(help="What to keep of each job: none, final, best, all or logits.")] = "none",
+    code: Code = None,
+    workers: Workers = None,
+    output: Annotated[str, typer.Option("--format", help="text, markdown, latex, html, csv or json.")] = "text",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Runs a paper's experiment, or a part of it, beside its published numbers.
+
+    A difference is shown only where both experiments were the same; else it says what differs.
+    """
+    from shiftbed import benchmarks as room
+    from shiftbed import tables
+    from shiftbed.algorithms import load_code
+
+    if (name is None) == (file is None):
+        raise ShiftbedError("Name a benchmark or give a --file, one of the two; `shiftbed benchmarks` lists them.")
+    one_of(output, tuple(tables.FORMATS), "format")
+    for path in code or []:
+        load_code(path)
+    whole = room.load(name or str(file))
+    asked = room.narrowed(whole, names(datasets), names(algorithms), part or [], draws, trials, steps)
+    out = out or Path(f"shiftbed-{whole.name}")
+    if dry_run:
+        _plan(asked, out, as_json)
+        return
+
+    def run() -> "Outcome":
+        from shiftbed.report.live import SweepView, work_bar
+
+        if whole.kind != "sweep":
+            with work_bar(console) as bar:
+                return room.benchmark(whole, out, parts=[one.name for one in asked.parts], on_number=bar)
+        with SweepView(console) as view:
+            return room.benchmark(
+                whole,
+                out,
+                datasets=names(datasets),
+                algorithms=names(algorithms),
+                parts=part or [],
+                draws=draws,
+                trials=trials,
+                steps=steps,
+                workers=workers,
+                device=device,
+                precision=one_of(precision, PRECISIONS, "precision"),
+                on=one_of(on, ("local", "ray", "slurm"), "executor"),
+                keep=one_of(keep, ("none", "final", "best", "all", "logits"), "choice of weights"),
+                code=code or [],
+                on_change=view,
+            )
+
+    outcome = stoppable(run, "the same command")
+    print(tables.render(outcome.grids, "json" if as_json else output))
+    failed = outcome.progress.failed if outcome.progress else {}
+    for job_id, why in list(failed.items())[:10]:
+        console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        raise ShiftbedError(f"{plural(len(failed), 'job')} failed; the same command tries again.")
+    if whole.kind == "sweep" and output == "text" and not as_json:
+        next_command(f"shiftbed tables {quote(str(out))}")
+
+
+def _plan(asked: "Benchmark", out: Path, as_json: bool) -> None:
+    """What would run, part by part."""
+    from shiftbed.benchmarks import done_count, job_count
+
+    counts = {part.name: job_count(part) for part in asked.parts}
+    total = sum(counts.values())
+    try:
+        done = done_count(asked, out)
+        unknown = ""
+    except ShiftbedError as error:  # ids need the data and the initial weights
+        done, unknown = 0, f" How many of them are done cannot be said here: {error}"
+    if as_json:
+        parts = [{**part.model_dump(), "jobs": counts[part.name]} for part in asked.parts]
+        print(json.dumps({"benchmark": asked.name, "kind": asked.kind, "jobs": total, "done": done, "parts": parts}))
+        return
+    unit = UNITS[asked.kind]
+    table = RichTable("part", "dataset", "how", f"{unit}s")
+    table.columns[3].justify = "right"
+    for one in asked.parts:
+        table.add_row(one.name, one.dataset, "\n".join(_how(one)), f"{counts[one.name]:,}")
+    console.print(table)
+    for note in asked.notes:
+        console.print(note, markup=False, highlight=False)
+    print(f"{plural(total, unit)}, {done} of them done already.{unknown}")
+
+
+def _how(part: "Part") -> list[str]:
+    """How a part is run, in a few words."""
+    fields = part.model_dump()
+    words = [fields[key] for key in ("recipe", "protocol") if key in fields]
+    if "search" in fields:
+        search = fields["search"]
+        words.append(f"{search['design']}: {plural(search['draws'], 'draw')}, {plural(search['trials'], 'trial')}")
+    return words + [
+        plural(len(fields[key]), key[:-1]) for key in ("algorithms", "measures", "predictors") if key in fields
+    ]

@@ -1,0 +1,201 @@
+"""Derived records: several jobs as one model, by the sum of their logits (EoA) or the mean of their weights (DiWA)."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shiftbed.data import load as load_dataset
+from shiftbed.errors import StoreError
+from shiftbed.protocols import Split
+from shiftbed.tables.estimates import Estimate
+from shiftbed.tables.grids import MISSING, Grid, placed
+from shiftbed.tables.table import AVERAGE, ORACLE_MARK, Table, Tested
+from shiftbed.training.job import Job
+from shiftbed.training.run import JobFiles
+from shiftbed.training.store import LocalStore
+
+NAMED = 6
+KINDS = {
+    "logits": "EoA: the sum of the logits of the selected jobs of all trials",
+    "weights": "DiWA: the mean of the weights of all draws of a trial",
+}
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A model made of several jobs, on one test domain.
+
+    Attributes:
+        accuracy: In percent.
+        count: How many images were tested: those that every member tests.
+        jobs: The ids of its members.
+    """
+
+    accuracy: float
+    count: int
+    jobs: tuple[str, ...]
+
+
+def summed_logits(folder: str | Path, members: Sequence[tuple[dict[str, Any], int]], domain: str) -> Derived:
+    """The accuracy of the summed logits of some jobs on the images of a domain that all of them test.
+
+    Args:
+        folder: The sweep's folder.
+        members: Descriptions of jobs, each with its step.
+        domain: A domain that they test.
+
+    Raises:
+        StoreError: Of a member neither logits nor weights of its step were kept.
+    """
+    sums: dict[int, np.ndarray] = {}
+    counts: dict[int, int] = {}
+    for about, step in members:
+        split = reported_split(about, domain)
+        for index, row in zip(split.indices.tolist(), _logits(Path(folder), about, step, split), strict=True):
+            sums[index] = sums.get(index, 0) + row.astype(np.float64)
+            counts[index] = counts.get(index, 0) + 1
+    common = sorted(index for index, count in counts.items() if count == len(members))
+    if not common:
+        raise StoreError(f"No image of {domain} is tested by all {len(members)} jobs; test whole domains.")
+    labels = np.asarray(load_dataset(members[0][0]["dataset"])[domain].labels)[common]
+    right = np.stack([sums[index] for index in common]).argmax(axis=1) == labels
+    return Derived(100 * float(right.mean()), len(common), tuple(about["id"] for about, _ in members))
+
+
+def averaged_weights(folder: str | Path, members: Sequence[dict[str, Any]], domain: str) -> Derived:
+    """The accuracy of the mean of the weights that jobs kept, which must have begun from equal ones.
+
+    Args:
+        folder: The sweep's folder.
+        members: Descriptions of jobs.
+        domain: A domain that they test.
+
+    Raises:
+        StoreError: A member kept no weights.
+    """
+    import torch
+
+    from shiftbed.training.model import load
+
+    models = [load(_weights(Path(folder), about)) for about in members]
+    tensors = [dict(one.algorithm.named_parameters()) | dict(one.algorithm.named_buffers()) for one in models]
+    for name, value in tensors[0].items():
+        if value.is_floating_point():
+            value.data.copy_(torch.stack([one[name].data.double() for one in tensors]).mean(dim=0))
+    split = reported_split(members[0], domain)
+    data = load_dataset(members[0]["dataset"])[domain]
+    logits, _ = models[0].outputs([data.inputs[index] for index in split.indices])
+    right = logits.argmax(axis=1) == np.asarray(data.labels)[split.indices]
+    return Derived(100 * float(right.mean()), len(right), tuple(about["id"] for about in members))
+
+
+def reported_split(about: dict[str, Any], domain: str) -> Split:
+    """The split whose accuracy is a job's result on a domain."""
+    task = Job.from_description(about).task
+    return next(one for one in task.of_role("test") if one.domain == domain and one.part != "out")
+
+
+def _logits(folder: Path, about: dict[str, Any], step: int, split: Split) -> np.ndarray:
+    """A job's logits of a split at a step: as they were kept, or from weights of this step."""
+    from safetensors.numpy import load as decode
+
+    kept = LocalStore(folder).get(JobFiles(about["id"]).logits.format(step=step))
+    if kept is not None:
+        return decode(kept)[split.name]
+    from shiftbed.training.model import load
+
+    for name in (JobFiles(about["id"]).all_weights.format(step=step), JobFiles(about["id"]).weights):
+        if (folder / name).exists():
+            model = load(folder / name)
+            if model.about["step"] == step:
+                inputs = load_dataset(about["dataset"])[split.domain].inputs
+                return model.outputs([inputs[index] for index in split.indices])[0]
+    raise StoreError(
+        f"Job {about['id']} kept neither logits nor weights of step {step}; run it with --keep logits in a new folder."
+    )
+
+
+def _weights(folder: Path, about: dict[str, Any]) -> Path:
+    path = folder / JobFiles(about["id"]).weights
+    if not path.exists():
+        raise StoreError(f"Job {about['id']} kept no weights; run it with --keep best in a new folder.")
+    return path
+
+
+def ensemble_grid(table: Table, kind: str) -> Grid:
+    """A table's cells with several jobs as one model: the selected ones of all trials, or the draws of each trial.
+
+    Args:
+        table: The table whose jobs are the members.
+        kind: One of `KINDS`.
+
+    Raises:
+        StoreError: What is needed of a job was not kept.
+    """
+    cells: dict[tuple[str, Any], list[Derived]] = {}
+    for name in table.algorithms:
+        for tested, domain in table.columns:
+            members = _members(table, name, tested, kind)
+            derive = summed_logits if kind == "logits" else averaged_weights
+            cells[name, (tested, domain)] = [derive(table.folder, some, domain) for some in members]
+    estimates = {key: Estimate.of([one.accuracy for one in found], table.se) for key, found in cells.items()}
+    for name in table.algorithms:
+        each = [estimates[name, column] for column in table.columns]
+        means = [one.mean for one in each if one is not None]
+        estimates[name, AVERAGE] = Estimate(statistics.fmean(means), None, 1) if len(means) == len(each) else None
+    mark = ORACLE_MARK if table.selection.oracle else ""
+    columns = {}
+    for column in (*table.columns, AVERAGE):
+        found = [estimates[name, column] for name in table.algorithms]
+        texts = [MISSING if one is None else _text(one, mark) for one in found]
+        columns[column] = placed(texts, [None if one is None else one.mean for one in found])
+    every = [(name, column[1], one) for (name, column), found in cells.items() for one in found]
+    named = [
+        f"{name} on {domain or 'all'}, {one.count} images that all members test: {', '.join(one.jobs)}."
+        for name, domain, one in every[:NAMED]
+    ]
+    named += [f"The members of {len(every) - NAMED} more are in the formats csv and json."] if every[NAMED:] else []
+    sizes = sorted({len(one.jobs) for found in cells.values() for one in found})
+    return Grid(
+        title=table.title,
+        caption=f"{table.selection.name}: accuracy in %. {KINDS[kind]}; "
+        f"{' or '.join(map(str, sizes)) or 'no'} jobs each",
+        corner="algorithm",
+        columns=[table.heading(column) for column in columns],
+        rows=[(name, [columns[column][row] for column in columns]) for row, name in enumerate(table.algorithms)],
+        notes=[*([f"{mark} Oracle: the members were chosen with the test domain's labels."] if mark else []), *named],
+        data=[
+            {
+                "dataset": table.dataset,
+                "selection": table.selection.name,
+                "oracle": table.selection.oracle,
+                "algorithm": name,
+                "ensemble": kind,
+                "test": column[1],
+                "accuracy": one.accuracy,
+                "count": one.count,
+                "members": len(one.jobs),
+                "jobs": list(one.jobs),
+            }
+            for (name, column), found in cells.items()
+            for one in found
+        ],
+    )
+
+
+def _members(table: Table, algorithm: str, tested: Tested, kind: str) -> list[Any]:
+    """The jobs that become one model each: the selected ones with their steps, or all draws of each trial."""
+    chosen = [one for _, one in sorted(table.chosen[algorithm].get(tested, {}).items())]
+    if kind == "logits":
+        return [[(one.about, one.choice.step) for one in chosen]] if chosen else []
+    cells = [one.task.cells[one.task.keys[one.choice.row][0]] for one in chosen]
+    return [list(one.task.abouts[rows]) for one, rows in zip(chosen, cells, strict=True)]
+
+
+def _text(estimate: Estimate, mark: str) -> str:
+    error = "" if estimate.standard_error is None else f" ±{estimate.standard_error:.1f}"
+    return f"{estimate.mean:.1f}{mark}{error}"

@@ -1,0 +1,135 @@
+"""The papers' ways to look at a sweep's tables, by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from shiftbed.errors import ShiftbedError
+from shiftbed.registry import did_you_mean
+from shiftbed.tables.ensembles import ensemble_grid
+from shiftbed.tables.grids import Entry, Grid
+from shiftbed.tables.leaderboards import Leaderboard, leaderboards, ranking_grid
+from shiftbed.tables.spreads import group_grid, improvements, spread_grid, thirds, variance_grid
+from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
+
+View = Callable[[Sequence[Table]], list[Grid]]
+Groups = Mapping[str, Sequence[str]]
+
+
+def _rankings(tables: Sequence[Table]) -> list[Grid]:
+    boards = leaderboards(tables)
+    if not boards:
+        raise ShiftbedError("A ranking score compares several datasets under one recipe; sweep more of them.")
+    return [ranking_grid(board) for board in boards]
+
+
+def improvement_grid(table: Table) -> Grid:
+    """Per test domain the baseline's accuracy and how much better each algorithm is there, hardest domain first."""
+    rows = improvements(table)
+    names = list(dict.fromkeys(row["algorithm"] for row in rows))
+    if not rows:
+        raise ShiftbedError(f"An improvement over {BASELINE} needs {BASELINE} and another algorithm; sweep both.")
+    baseline = {row["test"]: row["baseline"] for row in rows}
+    gains = {(row["test"], row["algorithm"]): row["improvement"] for row in rows}
+    mark = ORACLE_MARK if table.selection.oracle else ""
+
+    def shown(test: str, name: str) -> Entry:
+        return Entry(f"{gains[test, name]:+.1f}{mark}" if (test, name) in gains else "–")
+
+    return Grid(
+        title=table.title,
+        caption=f"{table.selection.name}: accuracy of {BASELINE} in %, and the improvement over it in points",
+        corner="test domain",
+        columns=[BASELINE, *names],
+        rows=[
+            (test or "overall", [Entry(f"{baseline[test]:.1f}{mark}"), *(shown(test, name) for name in names)])
+            for test in sorted(baseline, key=lambda test: (baseline[test], test))
+        ],
+        notes=table.notes(),
+        data=rows,
+    )
+
+
+def _each(make: Callable[[Table], list[Grid]]) -> View:
+    """A view of every table that has what it shows; it is wrong only where none has."""
+
+    def view(tables: Sequence[Table]) -> list[Grid]:
+        grids, reasons = [], []
+        for table in tables:
+            try:
+                grids += make(table)
+            except ShiftbedError as reason:
+                reasons.append(reason)
+        if reasons and not grids:
+            raise reasons[0]
+        return grids
+
+    return view
+
+
+VIEWS: dict[str, View] = {
+    "spread": _each(spread_grid),
+    "groups": _each(lambda table: [group_grid(table)]),
+    "variance": _each(lambda table: [variance_grid(table)]),
+    "improvement": _each(lambda table: [improvement_grid(table)]),
+    "ranking": _rankings,
+    "eoa": lambda tables: [ensemble_grid(table, "logits") for table in tables],
+    "diwa": lambda tables: [ensemble_grid(table, "weights") for table in tables],
+}
+
+
+def read_groups(path: str | Path) -> Groups:
+    """Groups of domains from a YAML file: domains by group; or a distance by domain, whose thirds are near and far.
+
+    Raises:
+        ShiftbedError: The file is not there, or holds neither.
+    """
+    if not Path(path).is_file():
+        raise ShiftbedError(f"There is no file {path} with groups of domains.")
+    found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    if isinstance(found, dict) and found:
+        if all(isinstance(value, int | float) for value in found.values()):
+            return thirds({str(name): float(value) for name, value in found.items()})
+        if all(isinstance(value, list) for value in found.values()):
+            return {str(name): [str(domain) for domain in value] for name, value in found.items()}
+    raise ShiftbedError(f"{path} must hold lists of domains by group, or a distance for each domain.")
+
+
+def view_tables(tables: Sequence[Table], view: str, groups: Groups | None = None) -> list[Grid]:
+    """Tables as one of the papers shows them.
+
+    Args:
+        tables: The tables.
+        view: spread (NICO++), groups (CIFAR-10-W), variance (NICO++), improvement (CIFAR-10-W), ranking (OoD-Bench),
+            eoa or diwa (several jobs as one model).
+        groups: Groups of domains, in place of the clusters of the dataset's card.
+
+    Raises:
+        ShiftbedError: There is no such view, or the tables do not have what it shows.
+    """
+    if view not in VIEWS:
+        raise ShiftbedError(f"There is no view '{view}'.{did_you_mean(view, list(VIEWS))}")
+    if groups is not None and view == "groups":
+        return [group_grid(table, groups) for table in tables]
+    return VIEWS[view](tables)
+
+
+def boards_against(tables: Sequence[Table], others: Sequence[Table]) -> list[Grid]:
+    """The leaderboards of a sweep against those of another, selection by selection.
+
+    Raises:
+        ShiftbedError: They have no selection in common.
+    """
+
+    def boards(some: Sequence[Table]) -> dict[str, Leaderboard]:
+        by_rule: dict[str, list[Table]] = {}
+        for table in some:
+            by_rule.setdefault(table.selection.name, []).append(table)
+        return {rule: Leaderboard.of(members, members[0].folder) for rule, members in by_rule.items()}
+
+    ours, theirs = boards(tables), boards(others)
+    grids = [board.grid(theirs[rule]) for rule, board in ours.items() if rule in theirs]
+    if not grids:
+        raise ShiftbedError("The two sweeps have no selection in common; name one with --selection.")
+    return grids

@@ -1,0 +1,112 @@
+"""Several jobs as one model: sums of logits, means of weights."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load as decode
+
+from shiftbed.data import load as load_dataset
+from shiftbed.errors import StoreError
+from shiftbed.selection import SELECTIONS
+from shiftbed.sweeps.records import finished_jobs
+from shiftbed.tables import averaged_weights, ensemble_grid, make_tables, summed_logits
+from shiftbed.training.model import load
+from shiftbed.training.run import JobFiles, run_job
+from shiftbed.training.store import LocalStore
+from tests.conftest import tiny_job
+
+RULE = SELECTIONS["training-domain-validation"]
+
+
+def trained(folder, keep, **about):
+    store = LocalStore(folder)
+    for value in range(2):
+        run_job(tiny_job("ERM", **dict.fromkeys(about, value)), store, keep=keep)
+    return sorted(finished_jobs(store), key=lambda job: (job.description["trial"], job.description["draw"]))
+
+
+@pytest.fixture(scope="module")
+def with_logits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logits")
+    return folder, trained(folder, "logits", trial=True)
+
+
+@pytest.fixture(scope="module")
+def with_weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    return folder, trained(folder, "final", draw=True)
+
+
+def reported(job):
+    return tiny_job("ERM", draw=job.description["draw"], trial=job.description["trial"]).task.of_role("test")[0]
+
+
+LABELS = np.asarray(load_dataset("ColoredDigits")["-90%"].labels)
+
+
+def test_kept_logits_are_those_behind_the_recorded_accuracy(with_logits):
+    folder, jobs = with_logits
+    for job in jobs:
+        for row in job.rows:
+            kept = decode((folder / JobFiles(job.id).logits.format(step=row["step"])).read_bytes())["-90%/in"]
+            right = kept.argmax(1) == LABELS[reported(job).indices]
+            assert right.mean() == pytest.approx(row["splits"]["-90%/in"]["accuracy"])
+
+
+def test_eoa_is_the_accuracy_of_the_summed_logits_on_images_that_all_members_test(with_logits):
+    folder, jobs = with_logits
+    by_image = []
+    for job in jobs:
+        kept = decode((folder / JobFiles(job.id).logits.format(step=6)).read_bytes())["-90%/in"]
+        by_image.append(dict(zip(reported(job).indices.tolist(), kept, strict=True)))
+    common = sorted(by_image[0].keys() & by_image[1].keys())
+    right = [int(np.argmax(by_image[0][i] + by_image[1][i])) == LABELS[i] for i in common]
+    found = summed_logits(folder, [(job.description, 6) for job in jobs], "-90%")
+    assert found.accuracy == pytest.approx(100 * np.mean(right))
+    assert (found.count, found.jobs) == (len(common), tuple(job.id for job in jobs))
+    assert len(common) < len(by_image[0])  # the trials hold out different images
+
+
+def test_the_table_of_ensembles_names_members_and_their_number(with_logits):
+    folder, jobs = with_logits
+    table = make_tables(jobs, [RULE], folder=str(folder))[0]
+    grid = ensemble_grid(table, "logits")
+    (row,) = grid.data
+    assert row["members"] == 2 and row["jobs"] == [job.id for job in jobs]
+    steps = [one.choice.step for one in table.chosen["ERM"][("-90%",)].values()]
+    members = list(zip([job.description for job in jobs], steps, strict=True))
+    assert row["accuracy"] == summed_logits(folder, members, "-90%").accuracy
+    assert "2 jobs each" in grid.caption
+    assert grid.notes == [f"ERM on -90%, {row['count']} images that all members test: {', '.join(row['jobs'])}."]
+
+
+def test_without_kept_logits_the_weights_of_that_step_serve(with_weights):
+    folder, jobs = with_weights
+    found = summed_logits(folder, [(jobs[0].description, 6)], "-90%")
+    assert found.accuracy == pytest.approx(100 * jobs[0].rows[-1]["splits"]["-90%/in"]["accuracy"])
+
+
+def test_what_was_not_kept_is_asked_for_in_one_sentence(with_weights, with_logits):
+    with pytest.raises(StoreError, match="kept neither logits nor weights of step 4; run it with --keep logits"):
+        summed_logits(with_weights[0], [(with_weights[1][0].description, 4)], "-90%")
+    with pytest.raises(StoreError, match="kept no weights; run it with --keep best"):
+        averaged_weights(with_logits[0], [with_logits[1][0].description], "-90%")
+
+
+def test_diwa_is_the_model_with_the_mean_of_the_weights(with_weights):
+    folder, jobs = with_weights
+    models = [load(folder / JobFiles(job.id).weights) for job in jobs]
+    with torch.no_grad():
+        for one, other in zip(*(model.algorithm.parameters() for model in models), strict=True):
+            one.copy_((one + other) / 2)
+    images = load_dataset("ColoredDigits")["-90%"].inputs[reported(jobs[0]).indices]
+    right = models[0].predict(images).argmax(1) == LABELS[reported(jobs[0]).indices]
+    found = averaged_weights(folder, [job.description for job in jobs], "-90%")
+    assert found.accuracy == pytest.approx(100 * right.mean())
+    assert found.count == len(right)
+
+
+def test_the_table_of_mean_weights_takes_all_draws_of_a_trial(with_weights):
+    folder, jobs = with_weights
+    (row,) = ensemble_grid(make_tables(jobs, [RULE], folder=str(folder))[0], "weights").data
+    assert (row["members"], row["jobs"]) == (2, [job.id for job in jobs])
