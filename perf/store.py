@@ -74,7 +74,7 @@ def measure(what: str, folder: Path) -> None:
     elif what == "outcomes":
         said = f"{len(outcomes(store))} jobs"
     else:
-        with Records(store) as records:
+        with Records(store, ["accuracy"]) as records:
             tasks = records.tasks(["accuracy"])
         chosen = [SELECTIONS["training-domain-validation"].choices(task) for task in tasks]
         said = f"{sum(len(task.abouts) for task in tasks)} jobs, {sum(map(len, chosen))} chosen"

@@ -14,10 +14,25 @@ _VERBS = {
     "train": "shiftbed.sweeps.verbs",
     "sweep": "shiftbed.sweeps.verbs",
     "Request": "shiftbed.sweeps.plan",
-    "read_tables": "shiftbed.tables",
+    "benchmark": "shiftbed.benchmarks",
+    "measure_shift": "shiftbed.shift.measure",
+    "predict_accuracy": "shiftbed.accuracy.predict",
+    "audit_sweep": "shiftbed.audit.verbs",
+    "read_tables": "shiftbed.audit.ledger",
     "ShiftbedError": "shiftbed.errors",
 }
-__all__ = ["Request", "ShiftbedError", "load", "read_tables", "sweep", "train"]
+__all__ = [
+    "Request",
+    "ShiftbedError",
+    "audit_sweep",
+    "benchmark",
+    "load",
+    "measure_shift",
+    "predict_accuracy",
+    "read_tables",
+    "sweep",
+    "train",
+]
 
 
 def __dir__() -> list[str]:

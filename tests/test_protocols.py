@@ -291,3 +291,35 @@ def test_target_trained_divides_seven_to_one_to_two():
         ("0/out", "validation", 30),
         ("0/rest", "test", 60),
     ]
+
+
+def test_whole_domains_are_tested_where_no_oracle_is_to_see_a_part_of_them():
+    (spec, *_) = PROTOCOLS["leave-one-domain-out:whole=true"](card("ColoredDigits"))
+    task = spec.task("ColoredDigits", 1, 0.2)
+    whole = [split for split in task.splits if split.role == "test"]
+    assert [(split.name, len(split.indices)) for split in whole] == [
+        ("+90%/all", card("ColoredDigits").domains["+90%"])
+    ]
+    halves = LeaveOut(("+90%",)).task("ColoredDigits", 1, 0.2)
+    for split, other in zip(task.splits[1:], halves.splits[2:], strict=True):
+        assert split.name == other.name and (split.indices == other.indices).all()
+    assert spec.family() != LeaveOut(("+90%",)).family()
+    assert spec_of(json.loads(json.dumps(spec.describe()))) == spec
+    assert "whole" not in LeaveOut(("+90%",)).describe(), "descriptions of before stay as they were"
+
+
+def test_groups_of_whole_domains():
+    specs = PROTOCOLS["leave-group-out:pairs,whole=true"](card("DomainNet"))
+    assert [spec.test for spec in specs] == [("clipart", "infograph"), ("painting", "quickdraw"), ("real", "sketch")]
+    assert all(spec.whole for spec in specs)
+
+
+def test_sources_are_taken_among_the_named_ones():
+    known = card("CIFAR-10-W")
+    (pair,) = PROTOCOLS["k-sources:2,among=Diff-C+Diff-CC"](known)
+    assert pair.train == ("Diff-C", "Diff-CC")
+    assert len(pair.test) == 180 and not {"Yandex-C", "Diff-C"} & set(pair.test)
+    with pytest.raises(DataError, match="only Yandex-C, Yandex-CC, Diff-C, Diff-CC train"):
+        PROTOCOLS["k-sources:1,among=Google-01"](known)
+    with pytest.raises(DataError, match="between 1 and 2 can"):
+        PROTOCOLS["k-sources:3,among=Diff-C+Diff-CC"](known)

@@ -15,10 +15,12 @@ from shiftbed.tables import (
     group_grid,
     improvements,
     make_tables,
+    read_groups,
     render,
     spread_grid,
     thirds,
     variance_grid,
+    view_tables,
 )
 from tests.made_records import made_job
 
@@ -141,3 +143,34 @@ def test_the_variance_study_by_hand():
     assert row["seed"] == pytest.approx(math.sqrt(50))
     assert row["gap"] == pytest.approx(((60 - 40) + (50 - 50)) / 2)
     assert "†" in " ".join(grid.notes)
+    (row,) = variance_grid(table_of(jobs), last=2).data
+    assert row["gap"] == pytest.approx(((60 - 40) + (50 - 50)) / 2), "the best record of each job, by the test domain"
+
+
+def test_views_by_name(tmp_path):
+    jobs = [many_domains(name, 0, {"p": p, "q": 0.5, "r": 0.9}) for name, p in (("ERM", 0.4), ("CORAL", 0.6))]
+    tables = [table_of(jobs)]
+    (grid,) = view_tables(tables, "improvement")
+    assert [name for name, _ in grid.rows] == ["p", "q", "r"], "the hardest domain first"
+    assert [entry.text for entry in grid.rows[0][1]] == ["40.0", "+20.0"]
+    assert view_tables(tables, "spread")[0].columns[-1] == "worst"
+    (tmp_path / "distances.yaml").write_text("p: 7.5\nq: 0.5\nr: 2\n")
+    (grid,) = view_tables(tables, "groups", read_groups(tmp_path / "distances.yaml"))
+    assert grid.columns == ["near", "middle", "far", "All"]
+    assert [entry.text for entry in grid.rows[1][1]] == ["50.00", "90.00", "60.00", "66.67"]
+    (tmp_path / "groups.yaml").write_text("first: [p, q]\n")
+    assert read_groups(tmp_path / "groups.yaml") == {"first": ["p", "q"]}
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: b", ""])
+def test_a_file_without_groups_gets_one_sentence(tmp_path, text):
+    (tmp_path / "groups.yaml").write_text(text)
+    with pytest.raises(ShiftbedError, match="must hold lists of domains"):
+        read_groups(tmp_path / "groups.yaml")
+
+
+def test_a_view_that_does_not_exist_gets_one_sentence():
+    with pytest.raises(ShiftbedError, match="There is no view 'group'"):
+        view_tables([], "group")
+    with pytest.raises(ShiftbedError, match="compares several datasets"):
+        view_tables([], "ranking")

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import math
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from shiftbed.tables import (
     read_tables,
     render,
 )
+from shiftbed.tables.grids import latex_escaped
 from shiftbed.training.store import LocalStore
 
 DOMAINS = ("north", "south", "far-away-island")
@@ -289,6 +292,22 @@ def strange_names():
     return table_of(jobs)
 
 
+def test_latex_has_no_letter_that_its_fonts_lack():
+    assert latex_escaped("λ = 1, é, 中, a\tb, ≥ …") == r"$\lambda$ = 1, é, \texttt{U+4E2D}, a b, $\geq$ \ldots{}"
+    assert latex_escaped("[5pt] *") == "{[}5pt{]} {*}", "no option of the row before"
+    assert latex_escaped("ς ό") == r"\texttt{U+03C2} \texttt{U+03CC}"
+
+
+@pytest.mark.skipif(not (shutil.which("pdflatex") or shutil.which("tectonic")), reason="no LaTeX here")
+def test_latex_compiles(tmp_path):
+    body = render([strange_names()], "latex")
+    text = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + body + "\n\\end{document}\n"
+    (tmp_path / "tables.tex").write_text(text, encoding="utf-8")
+    program = shutil.which("pdflatex")
+    words = [program, "-halt-on-error", "tables.tex"] if program else [shutil.which("tectonic"), "tables.tex"]
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+
+
 def test_latex_is_escaped_and_balanced():
     text = render([strange_names()], "latex")
     assert r"My\_data \textless{}b\textgreater{} \& 50\% \#1 \textasciitilde{}\textasciicircum{}" in text
@@ -460,3 +479,37 @@ def test_neither_the_order_of_jobs_nor_the_numbering_of_trials_matters(places, t
     for cell, estimate in expected.estimates.items():
         assert table.estimates[cell].mean == pytest.approx(estimate.mean)
         assert table.estimates[cell].standard_error == pytest.approx(estimate.standard_error)
+
+
+def planned(jobs, design):
+    return [
+        {
+            key: job.description[key]
+            for key in ("id", "dataset", "algorithm", "test_domains", "draw", "trial", "setting")
+        }
+        | {"design": design}
+        for job in jobs
+    ]
+
+
+def searched_once():
+    """Three draws in trial 0, of which draw 1 wins, and draw 1 in trials 1 and 2."""
+    jobs = [record("ERM", "north", 0, draw, 0.5 + 0.1 * (draw == 1), 0.6) for draw in range(3)]
+    return [*jobs, *(record("ERM", "north", trial, 1, 0.5, 0.6 + 0.1 * trial) for trial in (1, 2))]
+
+
+def test_a_winner_that_is_only_repeated_is_no_unfair_cell():
+    jobs = searched_once()
+    (table,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned(jobs, "search-once"))
+    assert table.draws == {"ERM": (3, 3)}
+    assert table.estimates["ERM", AVERAGE].mean == pytest.approx(70)
+    assert "Not yet fair" not in as_text(table) and "Search design search-once" in as_text(table)
+    (redrawn,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned(jobs, "redraw"))
+    assert "Not yet fair" in as_text(redrawn)
+
+
+def test_groups_print_a_standard_deviation():
+    jobs = searched_once()
+    (table,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned(jobs, "groups"))
+    text = as_text(table)
+    assert "mean ± standard deviation" in text and "70.0 ±10.0" in text  # of 60, 70, 80

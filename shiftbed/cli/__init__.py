@@ -9,11 +9,24 @@ from typing import Annotated
 import typer
 
 from shiftbed import __version__
-from shiftbed.cli import data, results, stores, training
+from shiftbed.cli import accuracy, audit, benchmarks, data, results, shift, stores, sweeps, training
 from shiftbed.cli.shared import app, console
 from shiftbed.errors import sentence
 
-__all__ = ["app", "console", "data", "main", "results", "stores", "training"]
+__all__ = [
+    "accuracy",
+    "app",
+    "audit",
+    "benchmarks",
+    "console",
+    "data",
+    "main",
+    "results",
+    "shift",
+    "stores",
+    "sweeps",
+    "training",
+]
 
 
 def main() -> None:

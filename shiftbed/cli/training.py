@@ -1,10 +1,10 @@
-"""Commands that train: the demo, one model, many models."""
+"""Commands that train: the demo, and one model."""
 
 import json
 import time
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -26,14 +26,9 @@ from shiftbed.cli.shared import (
     next_command,
     one_of,
     parse_overrides,
-    plural,
     stop_flag,
     stoppable,
 )
-from shiftbed.errors import ShiftbedError
-
-if TYPE_CHECKING:
-    from shiftbed.sweeps.pool import Progress
 
 
 @app.command()
@@ -68,7 +63,7 @@ def train(
     adapt: Adapt = 0.0,
     device: Device = None,
     precision: Precision = None,
-    keep: Annotated[str, typer.Option(help="Which weights to keep: none, final, best or all.")] = "final",
+    keep: Annotated[str, typer.Option(help="Which weights to keep: none, final, best or all; or logits.")] = "final",
     track: Annotated[str | None, typer.Option(help="Watch the run with a tracker: tensorboard.")] = None,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="On a GPU: equal to the bit, slower.")] = False,
     code: Code = None,
@@ -97,7 +92,7 @@ def train(
             device=device,
             precision=one_of(precision, PRECISIONS, "precision"),
             deterministic=deterministic,
-            keep=one_of(keep, ("none", "final", "best", "all"), "choice of weights"),
+            keep=one_of(keep, ("none", "final", "best", "all", "logits"), "choice of weights"),
             track=track,
             code=code or [],
             on_plan=bar.begin,
@@ -121,92 +116,3 @@ def train(
     more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
     files = "".join(f" --code {path}" for path in code or [])
     next_command(f"shiftbed sweep {job.description['dataset']} --algorithms {quote(more)}{files} --out my-sweep")
-
-
-@app.command()
-def sweep(
-    datasets: Annotated[str, typer.Argument(help="Datasets, separated by commas.")],
-    algorithms: Annotated[list[str], typer.Option(help="Algorithms, separated by commas.")],
-    out: Annotated[Path, typer.Option(help="The sweep's folder; the same folder again continues it.")],
-    draws: Annotated[int, typer.Option(min=1, help="Draws of the hyperparameters; the first is the defaults.")] = 1,
-    trials: Annotated[int, typer.Option(min=1, help="Repetitions with other splits, weights and draws.")] = 1,
-    test: Annotated[str, typer.Option(help="Test domains, separated by commas; all by default.")] = "",
-    protocol: Annotated[str, typer.Option(help="Who trains and who is tested.")] = "leave-one-domain-out",
-    selection: Annotated[
-        list[str] | None, typer.Option(help="A selection rule the jobs must serve (repeatable).")
-    ] = None,
-    records: Annotated[str, typer.Option(help="full, or lean: only what the named selections read.")] = "full",
-    recipe: Recipe = "quick",
-    steps: Steps = None,
-    overrides: Overrides = None,
-    adapt: Adapt = 0.0,
-    device: Device = None,
-    precision: Precision = None,
-    on: Annotated[str, typer.Option(help="local, ray or slurm: where jobs run.")] = "local",
-    address: Annotated[str | None, typer.Option(help="The Ray cluster's address.")] = None,
-    code: Code = None,
-    workers: Workers = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Trains many models; survives being killed.
-
-    Datasets × algorithms × test domains × draws × trials.
-    """
-    from shiftbed.report.live import SweepView
-    from shiftbed.sweeps.plan import Request
-    from shiftbed.sweeps.verbs import dry_run as run_dry
-    from shiftbed.sweeps.verbs import sweep as run_sweep
-
-    request = Request(
-        datasets=names(datasets),
-        algorithms=names(",".join(algorithms)),
-        draws=draws,
-        trials=trials,
-        test_domains=names(test),
-        protocol=protocol,
-        recipe=recipe,
-        fields={"steps": steps},
-        overrides=parse_overrides(overrides),
-        adapt=adapt,
-        selections=selection or [],
-        lean=one_of(records, ("full", "lean"), "kind of records") == "lean",
-    )
-    if dry_run:
-        count, done = run_dry(request, out, code or [], one_of(precision, PRECISIONS, "precision"))
-        words = f"{count} jobs, {done} of them done already."
-        print(json.dumps({"jobs": count, "done": done}) if as_json else words)
-        return
-
-    def run() -> "Progress":
-        with SweepView(console) as view:
-            return run_sweep(
-                request,
-                out,
-                workers=workers,
-                device=device,
-                precision=one_of(precision, PRECISIONS, "precision"),
-                on=one_of(on, ("local", "ray", "slurm"), "executor"),
-                address=address,
-                code=code or [],
-                on_change=view,
-            )
-
-    _report(stoppable(run, "the same command"), out, as_json)
-
-
-def _report(progress: "Progress", out: Path, as_json: bool) -> None:
-    """How a sweep ended."""
-    outcomes = {"done": list(progress.ended.values()).count("done"), "failed": len(progress.failed)}
-    outcomes["diverged"] = list(progress.ended.values()).count("diverged")
-    if as_json:
-        print(json.dumps({**outcomes, "failures": progress.failed}))
-    else:
-        diverged = f", {outcomes['diverged']} diverged" if outcomes["diverged"] else ""
-        console.print(f"{plural(outcomes['done'], 'job')} done{diverged}.", highlight=False)
-        for job_id, why in list(progress.failed.items())[:10]:
-            console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
-        if progress.ended:
-            next_command(f"shiftbed tables {out}")
-    if progress.failed:
-        raise ShiftbedError(f"{plural(len(progress.failed), 'job')} failed; the same command tries again.")

@@ -122,6 +122,16 @@ def weights_digest(initial: str | None, network: str) -> str | None:
     return None if is_random(initial) else _digest(_find(str(initial), network))
 
 
+def weights_are_here(initial: str | None, network: str) -> bool:
+    """Whether initial weights are on this machine, without looking elsewhere; random ones always are."""
+    if is_random(initial):
+        return True
+    published = _published(str(initial), network)
+    if published is not None:
+        return _cached(published) is not None
+    return any(place.is_file() for place in (Path(str(initial)).expanduser(), weights_folder() / str(initial)))
+
+
 def normalisation(initial: str | None, network: str) -> Normalisation:
     """Mean and deviation to take out of images in [0, 1] before a network with these weights sees them."""
     published = None if is_random(initial) else _published(str(initial), network)

@@ -12,6 +12,7 @@ from typing import Any
 from shiftbed.algorithms import load_code
 from shiftbed.errors import ShiftbedError, sentence
 from shiftbed.hashing import canonical
+from shiftbed.sweeps.capacity import is_out_of_memory
 from shiftbed.sweeps.leases import Lease
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
@@ -27,11 +28,11 @@ def attempt(
     on_step: Callable[[int], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
     code: Sequence[Path] = (),
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """Runs the described job; whatever goes wrong in it is written down beside it.
 
     Returns:
-        The event `ended` with the outcome, or `failed` with the reason in one sentence.
+        The event `ended` with the outcome, or `failed` with the reason in one sentence and whether memory ran out.
     """
     lease = Lease(store, description["id"])
 
@@ -47,7 +48,8 @@ def attempt(
         outcome = run_job(job, store, keep=keep, runtime=runtime, on_step=beat, should_stop=should_stop)
         lease.release()
     except Exception as error:
-        return {"event": "failed", "why": write_failure(store, description["id"], error)}
+        why = write_failure(store, description["id"], error)
+        return {"event": "failed", "why": why, "out_of_memory": is_out_of_memory(error)}
     return {"event": "ended", "outcome": outcome}
 
 
@@ -58,7 +60,7 @@ def attempt_remotely(
     keep: Keep,
     runtime: dict[str, Any],
     should_stop: Callable[[], bool],
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """An attempt on another machine: all it is given is plain values, and paths that every machine sees."""
     paths = [Path(path) for path in code]
     return attempt(description, LocalStore(Path(root)), keep, Runtime(**runtime), should_stop=should_stop, code=paths)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,8 +107,13 @@ def loose_jobs(store: Store, known: Container[str] = ()) -> Iterator[Loose]:
             yield Loose(job_id, description, done)
 
 
-def write_parts(jobs: Iterable[Loose], folder: Path) -> list[str]:
+def write_parts(jobs: Iterable[Loose], folder: Path, metrics: Collection[str] | None = None) -> list[str]:
     """Writes finished jobs as parts into a folder.
+
+    Args:
+        jobs: The jobs.
+        folder: The folder.
+        metrics: The numbers to keep of every split, for a passing look; all by default.
 
     Returns:
         The names of the parts.
@@ -121,7 +126,7 @@ def write_parts(jobs: Iterable[Loose], folder: Path) -> list[str]:
         for batch in _batches(jobs):
             for earlier in written[:-1]:
                 earlier.result()
-            written.append(writer.submit(_write_part, batch, folder))
+            written.append(writer.submit(_write_part, batch, folder, metrics))
     return [part.result() for part in written]
 
 
@@ -138,10 +143,10 @@ def _batches(jobs: Iterable[Loose]) -> Iterator[list[Loose]]:
         yield batch
 
 
-def _write_part(batch: list[Loose], folder: Path) -> str:
-    """Writes one part, with a column for every metric that occurs in any record of the batch."""
-    metrics = {"accuracy": "DOUBLE"}
-    for job in batch:
+def _write_part(batch: list[Loose], folder: Path, asked: Collection[str] | None) -> str:
+    """Writes one part, with a column for every metric that is asked for, or occurs in any record of the batch."""
+    metrics = dict.fromkeys(("accuracy", *(asked or ())), "DOUBLE")
+    for job in batch if asked is None else ():
         metrics |= _metrics_of(_first_splits(job.done))
     with tempfile.TemporaryDirectory(dir=folder) as scratch, duckdb.connect() as db:
         lines, jobs, records = (Path(scratch) / name for name in ("lines", "jobs", "records"))
@@ -154,7 +159,7 @@ def _write_part(batch: list[Loose], folder: Path) -> str:
             longest = 2**20 + max(len(job.done) for job in batch)
             while True:
                 _copy_records(db, lines, longest, metrics, records)
-                overlooked = _overlooked(db, records, metrics, batch)
+                overlooked = _overlooked(db, records, metrics, batch) if asked is None else {}
                 if overlooked.keys() <= metrics.keys():
                     break
                 metrics |= overlooked

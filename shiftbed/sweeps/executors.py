@@ -69,7 +69,7 @@ class ClusterExecutor(ABC):
         """Puts jobs into the scheduler's queue."""
 
     @abstractmethod
-    def _hear(self) -> Iterator[tuple[str, dict[str, str]]]:
+    def _hear(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Waits a moment; gives the id and the event (`ended`, `failed`, `died`) of every job that is over."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class ClusterExecutor(ABC):
             self._progress.ended[job_id] = json.loads(done)["status"]
         return done is not None
 
-    def _settle(self, job: Job, message: dict[str, str]) -> None:
+    def _settle(self, job: Job, message: dict[str, Any]) -> None:
         self._progress.running.pop(job.id, None)
         if self._is_done(job.id):  # whatever became of the attempt
             return

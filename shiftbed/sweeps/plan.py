@@ -1,20 +1,21 @@
 """Planning: from a question (datasets, algorithms, draws, trials) to the jobs that answer it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import card
-from shiftbed.errors import DataError, HparamError
+from shiftbed.errors import DataError, HparamError, StoreError
 from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import Space, Value
 from shiftbed.protocols import PROTOCOLS, LeaveOut, TaskSpec
 from shiftbed.registry import did_you_mean
 from shiftbed.selection import SELECTIONS
-from shiftbed.training.job import Job, resolve_hparams, search_space
-from shiftbed.training.recipes import recipe
+from shiftbed.sweeps.designs import DESIGNS, REDRAW
+from shiftbed.training.job import Hparams, Job, resolve_hparams, search_space
+from shiftbed.training.recipes import Recipe, recipe
 from shiftbed.training.store import Store
 
 
@@ -26,13 +27,15 @@ class Request:
         datasets: Names of datasets.
         algorithms: Names of algorithms.
         draws: How many draws of the hyperparameters; the first is the default values.
-        trials: How many repetitions, each with its own splits, weights and draws.
+        trials: How many repetitions, each with its own splits and weights, and draws where the design says so.
         test_domains: The domains to test, or none for all that the protocol lists.
         recipe: How each model is trained.
         protocol: Who trains and who is tested.
         selections: The rules that will choose; domain cross-validation needs jobs that test pairs of domains.
         lean: Record what these rules read and nothing else.
         adapt: The share of every test domain that algorithms are given without labels.
+        design: How hyperparameters are searched.
+        groups: The settings that compete in the design `groups`; without them the first draws do.
         fields: Recipe fields set by hand (`steps`, `evaluate_every`).
         overrides: Hyperparameters set by hand.
     """
@@ -47,6 +50,8 @@ class Request:
     selections: Sequence[str] = ()
     lean: bool = False
     adapt: float = 0.0
+    design: str = REDRAW
+    groups: Sequence[Mapping[str, Value]] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Value] = field(default_factory=dict)
 
@@ -56,43 +61,99 @@ class Request:
                 object.__setattr__(self, name, (getattr(self, name),))
 
 
+@dataclass(frozen=True)
+class Part:
+    """One dataset's part of a request, its names resolved.
+
+    Attributes:
+        specs: The tasks that are asked for.
+        by_hand: Per algorithm, the hyperparameters set by hand that it has.
+        groups: Per algorithm, the values of each stated setting that it has.
+    """
+
+    dataset: str
+    recipe: Recipe
+    specs: list[TaskSpec]
+    by_hand: dict[str, dict[str, Value]]
+    groups: dict[str, list[dict[str, Value]]]
+    lean: tuple[str, ...]
+
+    def values(self, algorithm: str, draw: int, trial: int) -> Hparams:
+        """The hyperparameters of a draw: what the trial draws, or one of the stated settings."""
+        stated = self.groups[algorithm]
+        by_hand = {**stated[draw], **self.by_hand[algorithm]} if stated else self.by_hand[algorithm]
+        return resolve_hparams(self.dataset, algorithm, self.recipe, 0 if stated else draw, trial, by_hand)
+
+    def jobs(self, draw: int, trial: int) -> list[Job]:
+        """The jobs of a draw and trial, those of one task together."""
+        values = {name: self.values(name, draw, trial) for name in self.by_hand}
+        return [
+            Job(self.dataset, name, spec, draw, trial, values[name], self.recipe, by_hand, self.lean)
+            for spec in self.specs
+            for name, by_hand in self.by_hand.items()
+        ]
+
+
 def plan(request: Request) -> list[Job]:
     """The jobs of a sweep, those of one cell (all algorithms) together, trial by trial and draw by draw.
+
+    Of a design in two stages these are the jobs of the first; `second_stage` has the others, once these are done.
 
     Raises:
         ShiftbedError: A name is unknown, or a number is not positive.
     """
+    _check_numbers(request)
+    trials = 1 if DESIGNS[request.design].two_stages else request.trials
+    return [
+        job
+        for part in parts(request)
+        for trial in range(trials)
+        for draw in range(request.draws)
+        for job in part.jobs(draw, trial)
+    ]
+
+
+def parts(request: Request) -> Iterator[Part]:
+    """A request, dataset by dataset."""
+    algorithms = list(dict.fromkeys(ALGORITHMS.canonical_name(name) for name in request.algorithms))
+    datasets = list(dict.fromkeys(card(name).name for name in request.datasets))
+    _check_names(request, datasets, algorithms)
+    lean = tuple(SELECTIONS.canonical_name(name) for name in request.selections) if request.lean else ()
+    for dataset in datasets:
+        resolved = recipe(request.recipe, dataset, **request.fields)
+        spaces = {name: search_space(name, dataset, resolved.space) for name in algorithms}
+        yield Part(
+            dataset,
+            resolved,
+            asked_tasks(request, dataset),
+            {name: _own(request.overrides, space) for name, space in spaces.items()},
+            {name: [_own(group, space) for group in request.groups] for name, space in spaces.items()},
+            lean,
+        )
+
+
+def _own(values: Mapping[str, Value], space: Space) -> dict[str, Value]:
+    """Those of some values that an algorithm has, checked."""
+    return space.checked({name: value for name, value in values.items() if name in space})
+
+
+def _check_numbers(request: Request) -> None:
     for name, number in (("draws", request.draws), ("trials", request.trials)):
         if number < 1:
             raise HparamError(f"A sweep needs at least one of its {name}, not {number}.")
     if request.lean and not request.selections:
         raise HparamError("Lean records need to know which selections they serve; name at least one.")
-    algorithms = list(dict.fromkeys(ALGORITHMS.canonical_name(name) for name in request.algorithms))
-    datasets = list(dict.fromkeys(card(name).name for name in request.datasets))
-    _check_names(request, datasets, algorithms)
-    jobs = []
-    for dataset in datasets:
-        resolved = recipe(request.recipe, dataset, **request.fields)
-        by_hand = {
-            algorithm: {
-                name: value for name, value in request.overrides.items() if name in search_space(algorithm, dataset)
-            }
-            for algorithm in algorithms
-        }
-        specs = asked_tasks(request, dataset)
-        lean = tuple(SELECTIONS.canonical_name(name) for name in request.selections) if request.lean else ()
-        by_hand = {name: search_space(name, dataset, resolved.space).checked(by_hand[name]) for name in algorithms}
-        for trial in range(request.trials):
-            for draw in range(request.draws):
-                values = {
-                    name: resolve_hparams(dataset, name, resolved, draw, trial, by_hand[name]) for name in algorithms
-                }
-                jobs += [
-                    Job(dataset, name, spec, draw, trial, values[name], resolved, by_hand[name], lean)
-                    for spec in specs
-                    for name in algorithms
-                ]
-    return jobs
+    design = DESIGNS[request.design]
+    if design.stated and request.draws > 1:
+        raise HparamError(f"The design {design.name} states its values, so it has one draw, not {request.draws}.")
+    if request.groups and design.name != "groups":
+        raise HparamError(f"Only the design groups has stated settings to choose from, not {design.name}.")
+    if request.groups and len(request.groups) != request.draws:
+        raise HparamError(
+            f"{len(request.groups)} settings are stated, so there are as many draws, not {request.draws}."
+        )
+    if design.two_stages and any(SELECTIONS[name].needs_other_datasets for name in request.selections):
+        raise HparamError(f"The design {design.name} has a winner for each dataset; external-dataset needs redraw.")
 
 
 def _check_names(request: Request, datasets: list[str], algorithms: list[str]) -> None:
@@ -102,7 +163,8 @@ def _check_names(request: Request, datasets: list[str], algorithms: list[str]) -
         if name not in domains:
             raise DataError(f"{' and '.join(datasets)} has no domain '{name}'.{did_you_mean(name, domains)}")
     spaces = Space().union(search_space(algorithm, dataset) for algorithm in algorithms for dataset in datasets)
-    spaces.checked(request.overrides)
+    for values in (request.overrides, *request.groups):
+        spaces.checked(values)
 
 
 def asked_tasks(request: Request, dataset: str) -> list[TaskSpec]:
@@ -150,9 +212,14 @@ def adapting(spec: TaskSpec, share: float) -> TaskSpec:
     return replace(spec, adapt=share)
 
 
-def remember_plan(jobs: Sequence[Job], store: Store) -> None:
-    """Stores which jobs were asked for, so that `status` and `tables` know what is missing. Plans add up."""
-    rows = sorted(
+def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> None:
+    """Stores which jobs were asked for, so that `status` and `tables` know what is missing. Plans add up.
+
+    Raises:
+        StoreError: The store has jobs of another search design that would stand in the same table.
+    """
+    named = {} if design == REDRAW else {"design": design}  # which leaves plans of before as they are
+    rows: list[dict[str, Any]] = sorted(
         (
             {
                 "id": job.id,
@@ -162,12 +229,26 @@ def remember_plan(jobs: Sequence[Job], store: Store) -> None:
                 "draw": job.draw,
                 "trial": job.trial,
                 "setting": job.setting,
+                **named,
             }
             for job in jobs
         ),
         key=lambda row: str(row["id"]),
     )
-    store.create_exclusive(f"plans/{digest(rows)[:20]}.jsonl", b"".join(canonical(row) + b"\n" for row in rows))
+    key = f"plans/{digest(rows)[:20]}.jsonl"
+    if store.get(key) is not None:
+        return
+    known = planned(store)
+    before = planned_designs(known.values())
+    others = [row for row in rows if before.get(row["setting"], design) != design]
+    clash = next((row for row in others if row["id"] not in known), None)
+    if clash is not None:
+        raise StoreError(
+            f"The folder has a sweep of {clash['dataset']} with the design {before[clash['setting']]}, whose tables "
+            f"would mix with those of {design}; use another folder."
+        )
+    if not others:
+        store.create_exclusive(key, b"".join(canonical(row) + b"\n" for row in rows))
 
 
 def planned(store: Store) -> dict[str, dict[str, Any]]:
@@ -176,3 +257,8 @@ def planned(store: Store) -> dict[str, dict[str, Any]]:
     for key in sorted(store.list("plans")):
         rows |= {row["id"]: row for row in map(json.loads, (store.get(key) or b"").splitlines())}
     return rows
+
+
+def planned_designs(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The name of the search design of each setting, from the rows of plans."""
+    return {row["setting"]: row.get("design", REDRAW) for row in rows}

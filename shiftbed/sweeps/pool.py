@@ -14,6 +14,7 @@ from typing import Any
 
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
+from shiftbed.sweeps.capacity import Capacity, Memory
 from shiftbed.sweeps.forkserver import ForkServer
 from shiftbed.sweeps.leases import PATIENCE_SECONDS, LeaseWatch
 from shiftbed.sweeps.records import outcomes
@@ -30,12 +31,17 @@ STOP_SECONDS = 5.0
 
 @dataclass(eq=False)
 class Seat:
-    """One place in the pool: the connection to a worker, its process once it has said so, and the job it runs."""
+    """One place in the pool: the connection to a worker, its process once it has said so, and the job it runs.
+
+    Attributes:
+        crowd: The most jobs that shared the device while this one ran.
+    """
 
     connection: Connection
     runtime: Runtime
     pid: int | None = None
     job: Job | None = None
+    crowd: int = 0
     looked: float = 0.0
     seen_done: bool = False
 
@@ -66,6 +72,16 @@ class Progress:
         """Jobs that have not ended in any way."""
         return len(self.jobs) - len(self.ended) - len(self.failed)
 
+    def joined(self, other: "Progress") -> "Progress":
+        """This and a later stage as one."""
+        return Progress(
+            [*self.jobs, *other.jobs],
+            self.ended | other.ended,
+            self.failed | other.failed,
+            deaths=self.deaths + other.deaths,
+            found=self.found + other.found,
+        )
+
     def jobs_worth(self) -> float:
         """The work that is done, in jobs, the running ones counted by their steps."""
         return len(self.ended) + len(self.failed) + sum(self.running.values())
@@ -80,6 +96,7 @@ class LocalPool:
         code: Users' files that register algorithms.
         keep: Which weights to keep.
         runtimes: The devices; workers are spread over them.
+        capacity: How many workers each device may have; without it as many as there are.
         patience: Seconds after which another launcher's silent job is taken over.
     """
 
@@ -90,14 +107,16 @@ class LocalPool:
         code: Sequence[Path] = (),
         keep: Keep = "none",
         runtimes: Sequence[Runtime] = (Runtime(),),
+        capacity: Capacity | None = None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._store = store
         self._size = workers
         self._arguments = {"root": str(store.root), "code": [str(path) for path in code], "keep": keep}
         self._runtimes = runtimes
+        self._capacity = capacity or Capacity(workers, measured=False)
         self._watch = LeaseWatch(store, patience)
-        self._server = ForkServer()
+        self._server: ForkServer | None = None  # takes seconds to start, and there may be nothing to run
         self._seats: list[Seat] = []
         self._waiting: deque[Job] = deque()
         self._deaths: dict[str, tuple[int, int]] = {}
@@ -129,7 +148,11 @@ class LocalPool:
         """Gives every free seat a job that nobody else seems to run."""
         while len(self._seats) < min(self._size, self._progress.left):
             used = [seat.runtime for seat in self._seats]
-            runtime = min(self._runtimes, key=used.count)  # the device with the fewest workers
+            roomy = [runtime for runtime in self._runtimes if used.count(runtime) < self._capacity.of(runtime)]
+            if not roomy:
+                break
+            runtime = min(roomy, key=used.count)  # the device with the fewest workers
+            self._server = self._server or ForkServer()
             self._seats.append(Seat(self._server.fork(**self._arguments, runtime=asdict(runtime)), runtime))
         free = [seat for seat in self._seats if seat.job is None]
         # While all that waits is held elsewhere, looking at the leases once a second is enough.
@@ -154,7 +177,10 @@ class LocalPool:
         return all(job.id in self._progress.elsewhere for job in self._waiting)
 
     def _assign(self, seat: Seat, job: Job) -> None:
-        seat.job, seat.looked, seat.seen_done = job, time.monotonic(), False
+        seat.job, seat.looked, seat.seen_done, seat.crowd = job, time.monotonic(), False, 0
+        sharing = [other for other in self._seats if other.job is not None and other.runtime == seat.runtime]
+        for other in sharing:
+            other.crowd = max(other.crowd, len(sharing))
         self._progress.running[job.id] = 0.0
         try:
             seat.connection.send_bytes(canonical(job.describe()))
@@ -175,6 +201,9 @@ class LocalPool:
                 raise ShiftbedError(f"Workers cannot start: {message['why']}")
             elif message["event"] == "step":
                 self._progress.running[message["id"]] = message["share"]
+            elif message["event"] == "memory":
+                if seat.crowd == 1:
+                    self._capacity.saw(seat.runtime, Memory(*message["bytes"]))
             else:
                 self._settle(seat, message)
 
@@ -188,12 +217,18 @@ class LocalPool:
         if job is None:
             return
         self._progress.running.pop(job.id, None)
-        if message["event"] == "failed":
+        if message.get("out_of_memory") and seat.crowd > 1:
+            self._capacity.ran_out(seat.runtime, seat.crowd)
+            self._waiting.append(job)
+        elif message["event"] == "failed":
             self._progress.failed[job.id] = message["why"]
         elif message["outcome"] == "stopped":
             self._waiting.append(job)  # somebody else finished it, which the next look will show
         else:
             self._end(job, message["outcome"])
+        if [other.runtime for other in self._seats].count(seat.runtime) > self._capacity.of(seat.runtime):
+            self._seats.remove(seat)
+            seat.connection.close()  # upon which the worker leaves
 
     def _leave_sleepers(self) -> None:
         """Gives up workers whose job somebody else has finished: stopped or hung, they may never say so themselves."""
@@ -255,7 +290,8 @@ class LocalPool:
         for seat in self._seats:
             _send_signal(seat, signal.SIGKILL)
             seat.connection.close()
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
 
 
 def _send_signal(seat: Seat, number: signal.Signals) -> None:

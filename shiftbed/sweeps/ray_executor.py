@@ -62,7 +62,7 @@ class RayExecutor(ClusterExecutor):
         for job in jobs:
             self._tasks[self._task.remote(job.describe(), self._arguments, self._environment)] = job.id
 
-    def _hear(self) -> Iterator[tuple[str, dict[str, str]]]:
+    def _hear(self) -> Iterator[tuple[str, dict[str, Any]]]:
         tasks = list(self._tasks)
         if not self._ray.wait(tasks, num_returns=1, timeout=TICK_SECONDS)[0]:
             return
@@ -84,7 +84,7 @@ class RayExecutor(ClusterExecutor):
             self._ray.shutdown()
 
 
-def _run(description: dict[str, Any], arguments: dict[str, Any], environment: dict[str, str]) -> dict[str, str]:
+def _run(description: dict[str, Any], arguments: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
     """The task; cancelling it, which Ray does by an interrupt, makes it save and leave."""
     os.environ.update(environment)
     with noticing(signal.SIGINT) as cancelled:

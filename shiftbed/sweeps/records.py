@@ -7,10 +7,10 @@ import math
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -37,7 +37,7 @@ from shiftbed.sweeps.compaction import (
 )
 from shiftbed.sweeps.leases import BEAT_SECONDS, LeaseWatch
 from shiftbed.sweeps.plan import planned
-from shiftbed.training.run import JobFiles
+from shiftbed.training.run import JobFiles, parse_times
 from shiftbed.training.store import LocalStore, Store
 
 State = Literal["done", "diverged", "running", "failed", "left"]
@@ -111,9 +111,13 @@ class Records:
         with Records(store) as records:
             records.sql("SELECT id, step, avg(accuracy) FROM records JOIN splits USING (id, split) "
                         "WHERE role = 'validation' GROUP BY ALL").fetchall()
+
+    Args:
+        store: The store.
+        metrics: What will be read of jobs that are not compacted yet: naming it takes a third off the time to open.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, metrics: Collection[str] | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory()
         self._db = duckdb.connect()
         folder = Path(self._scratch.name)
@@ -122,7 +126,7 @@ class Records:
         parts = part_names(store)
         known = part_jobs(store, parts)
         places = [(store, part) for part in parts]
-        places += [(loose, part) for part in write_parts(loose_jobs(store, known), loose.root)]
+        places += [(loose, part) for part in write_parts(loose_jobs(store, known), loose.root, metrics)]
         if places:
             self._open(*([fetched(one, part, kind, folder) for one, part in places] for kind in (JOBS, RECORDS)))
         else:
@@ -275,6 +279,11 @@ class Status:
     failures: dict[str, str]
     seconds_left: float | None
 
+    @property
+    def unfinished(self) -> int:
+        """How many jobs have not ended, or failed."""
+        return len(self.plan) - self.count("done") - self.count("diverged")
+
     def count(self, state: State) -> int:
         """How many jobs are in a state."""
         return sum(1 for value in self.states.values() if value == state)
@@ -295,7 +304,7 @@ def sweep_status(store: Store) -> Status:
         failure = store.get(JobFiles(job_id).failure)
         if failure is not None:
             states[job_id] = "failed"
-            failures[job_id] = json.loads(failure)["why"]
+            failures[job_id] = _reason(failure)
         if watch.held(job_id):
             claimed.append(job_id)
     if claimed:
@@ -306,19 +315,41 @@ def sweep_status(store: Store) -> Status:
     return Status(states, plan, failures, _seconds_left(store, plan, states))
 
 
+def _reason(failure: bytes) -> str:
+    try:
+        return json.loads(failure)["why"]
+    except ValueError:
+        return "the reason was cut while it was written"
+
+
 def _seconds_left(store: Store, plan: dict[str, dict[str, Any]], states: dict[str, State]) -> float | None:
     """Unfinished jobs times the mean time of finished ones of the same dataset and algorithm, over those running."""
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    done: dict[tuple[str, str], list[str]] = defaultdict(list)
     for job_id, state in states.items():
-        timed = times[plan[job_id]["dataset"], plan[job_id]["algorithm"]]
-        if state == "done" and len(timed) < TIMED_JOBS:
-            attempts = json.loads(store.get(JobFiles(job_id).times) or b"[]")
-            timed += [sum(attempt["seconds"] for attempt in attempts)] if attempts else []
-    seconds = {kind: some for kind, some in times.items() if some}
-    if not seconds:
+        if state == "done":
+            done[plan[job_id]["dataset"], plan[job_id]["algorithm"]].append(job_id)
+    means = mean_seconds(store, done)
+    if not means:
         return None
-    means = {kind: sum(values) / len(values) for kind, values in seconds.items()}
     overall = sum(means.values()) / len(means)
     unfinished = [plan[i] for i, state in states.items() if state in ("running", "left", "failed")]
     work = sum(means.get((row["dataset"], row["algorithm"]), overall) for row in unfinished)
     return work / max(1, sum(1 for state in states.values() if state == "running"))
+
+
+def mean_seconds(store: Store, jobs: Mapping[tuple[str, str], Sequence[str]]) -> dict[tuple[str, str], float]:
+    """The mean time of some finished jobs of each kind; kinds of which no job has left its times lack.
+
+    Args:
+        store: Where the jobs are.
+        jobs: The ids of jobs by kind (dataset and algorithm).
+    """
+    means = {}
+    for kind, ids in jobs.items():
+        times = (parse_times(store.get(JobFiles(job_id).times)) for job_id in ids)
+        seconds = [
+            sum(attempt["seconds"] for attempt in attempts) for attempts in islice(filter(None, times), TIMED_JOBS)
+        ]
+        if seconds:
+            means[kind] = sum(seconds) / len(seconds)
+    return means

@@ -65,7 +65,7 @@ class SlurmExecutor(ClusterExecutor):
             elements = [self._executor.submit(Attempt(job.describe(), self._arguments)) for job in jobs]
         self._elements |= {job.id: element for job, element in zip(jobs, elements, strict=True)}
 
-    def _hear(self) -> Iterator[tuple[str, dict[str, str]]]:
+    def _hear(self) -> Iterator[tuple[str, dict[str, Any]]]:
         time.sleep(TICK_SECONDS)
         for job_id in [job_id for job_id, element in self._elements.items() if element.done()]:
             element = self._elements.pop(job_id)

@@ -1,5 +1,6 @@
 """The verbs `train` and `sweep`, for Python and the command line alike."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,22 @@ from shiftbed.data import card
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords
+from shiftbed.sweeps.capacity import MOST_PER_DEVICE, Capacity
+from shiftbed.sweeps.designs import DESIGNS
 from shiftbed.sweeps.executors import Executor, cluster_runtime
+from shiftbed.sweeps.forecast import Forecast, OnProbe, forecast, largest_within, parse_duration
 from shiftbed.sweeps.plan import Request, adapting, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
 from shiftbed.sweeps.records import finished_jobs, outcomes
-from shiftbed.training.device import Precision, default_precision, find_runtime, find_runtimes
+from shiftbed.sweeps.stages import second_stage
+from shiftbed.training.device import Precision, Runtime, default_precision, find_runtime, find_runtimes
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe as find_recipe
 from shiftbed.training.run import Keep, run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trackers import TRACKERS
 
-GPU_WORKERS = 2  # one job's host work hides behind the other's kernels
+RAY_JOBS_PER_GPU = 2  # one job's host work hides behind the other's kernels
 
 
 def train(
@@ -101,6 +106,7 @@ def sweep(
     out: str | Path,
     *,
     workers: int | None = None,
+    jobs_per_device: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
     on: Literal["local", "ray", "slurm"] = "local",
@@ -114,7 +120,8 @@ def sweep(
     Args:
         request: What is asked for, once or several times.
         out: The sweep's folder; several sweeps and launchers may share one.
-        workers: Processes; one for each core by default, or two for each GPU.
+        workers: Processes; one for each core by default, or as many as fit on the GPUs.
+        jobs_per_device: How many jobs share a GPU; by default as many as the first were seen to leave room for.
         device: Where to train; all GPUs if there are any.
         precision: The arithmetic; the fastest that leaves accuracy unchanged by default.
         on: Where jobs run: here, on a Ray cluster, or through Slurm. A cluster must see the folder at the same path.
@@ -132,30 +139,117 @@ def sweep(
     runtimes = find_runtimes(device) if on == "local" else [cluster_runtime(device)]
     asked = {"precision": precision or default_precision(runtimes[0])}
     requests = [request] if isinstance(request, Request) else request
-    jobs = [job for one in requests for job in plan(replace(one, fields={**asked, **one.fields}))]
-    remember_plan(jobs, store)
+    requests = [replace(one, fields={**asked, **one.fields}) for one in requests]
     paths = [Path(path) for path in code]
-    executor: Executor
+
+    def run(jobs: dict[str, list[Job]]) -> Progress:
+        for design, members in jobs.items():
+            remember_plan(members, store, design)
+        executor = _executor(on, store, paths, keep, runtimes, workers, jobs_per_device, address)
+        return executor.run([job for members in jobs.values() for job in members], on_change)
+
+    progress = run(_by_design(requests, plan))
+    winners = _by_design(requests, lambda one: second_stage(one, store))
+    return progress.joined(run(winners)) if winners else progress
+
+
+def _by_design(requests: Sequence[Request], jobs_of: Callable[[Request], list[Job]]) -> dict[str, list[Job]]:
+    """The jobs of some requests by their search designs, without those that have none."""
+    found: dict[str, list[Job]] = defaultdict(list)
+    for one in requests:
+        found[DESIGNS.canonical_name(one.design)] += jobs_of(one)
+    return {design: jobs for design, jobs in found.items() if jobs}
+
+
+def _executor(
+    on: str,
+    store: LocalStore,
+    code: Sequence[Path],
+    keep: Keep,
+    runtimes: Sequence[Runtime],
+    workers: int | None,
+    jobs_per_device: int | None,
+    address: str | None,
+) -> Executor:
+    """What runs the jobs, where it was asked for."""
     if on == "ray":
         from shiftbed.sweeps.ray_executor import RayExecutor
 
-        executor = RayExecutor(store, paths, keep, runtimes[0], address=address, jobs_per_gpu=GPU_WORKERS)
-    elif on == "slurm":
+        return RayExecutor(
+            store, code, keep, runtimes[0], address=address, jobs_per_gpu=jobs_per_device or RAY_JOBS_PER_GPU
+        )
+    if on == "slurm":
         from shiftbed.sweeps.slurm_executor import SlurmExecutor
 
-        executor = SlurmExecutor(store, paths, keep, runtimes[0])
-    else:
-        count = workers or (GPU_WORKERS * len(runtimes) if runtimes[0].on_gpu else default_workers())
-        executor = LocalPool(store, count, paths, keep, runtimes)
-    return executor.run(jobs, on_change)
+        return SlurmExecutor(store, code, keep, runtimes[0])
+    if not runtimes[0].on_gpu:
+        return LocalPool(store, workers or default_workers(), code, keep, runtimes)
+    capacity = Capacity(jobs_per_device or MOST_PER_DEVICE, measured=jobs_per_device is None)
+    most = workers or len(runtimes) * (jobs_per_device or MOST_PER_DEVICE)
+    return LocalPool(store, most, code, keep, runtimes, capacity)
 
 
 def dry_run(
-    request: Request, out: str | Path, code: Sequence[str | Path] = (), precision: Precision | None = None
-) -> tuple[int, int]:
-    """How many jobs a request has, and how many of them are done already."""
+    request: Request,
+    out: str | Path,
+    *,
+    device: str | None = None,
+    precision: Precision | None = None,
+    code: Sequence[str | Path] = (),
+    probe: bool = True,
+    on_probe: OnProbe = lambda part, done, total: None,
+) -> Forecast:
+    """What a request would take: jobs, device-hours, disk, and what of it is done already.
+
+    Args:
+        request: What is asked for.
+        out: The sweep's folder.
+        device: Where to measure; a GPU if there is one.
+        precision: The arithmetic.
+        code: Files that register algorithms.
+        probe: Measure a few steps of every kind of job that the folder has no times of.
+        on_probe: Told the progress of that.
+    """
+    request, runtime = _prepared(request, device, precision, code)
+    return forecast(request, LocalStore(Path(out)), runtime, probe, on_probe)
+
+
+def within_budget(
+    request: Request,
+    out: str | Path,
+    budget: str,
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
+    code: Sequence[str | Path] = (),
+    on_probe: OnProbe = lambda part, done, total: None,
+) -> Request:
+    """The request with as many draws, equally many for every algorithm, as this machine trains within a time.
+
+    Args:
+        request: What is asked for; its draws are the most there will be.
+        out: The sweep's folder: what is done costs nothing.
+        budget: The time: `8h`, `90min`, `2d`.
+        workers: Processes; one for each core by default, or one for each GPU.
+        device: Where to train; all GPUs if there are any.
+        precision: The arithmetic.
+        code: Files that register algorithms.
+        on_probe: Told the progress of measuring.
+    """
+    seconds = parse_duration(budget)
+    asked, runtime = _prepared(request, device, precision, code)
+    devices = find_runtimes(device)
+    side_by_side = len(devices) if devices[0].on_gpu else workers or default_workers()
+    found = largest_within(asked, LocalStore(Path(out)), seconds * side_by_side, runtime, on_probe)
+    return replace(request, draws=found.draws)
+
+
+def _prepared(
+    request: Request, device: str | None, precision: Precision | None, code: Sequence[str | Path]
+) -> tuple[Request, Runtime]:
+    """A request with its precision, and the device to measure it on."""
     for path in code:
         load_code(Path(path))
-    asked = {"precision": precision or default_precision(find_runtimes()[0])}
-    ids = {job.id for job in plan(replace(request, fields={**asked, **request.fields}))}
-    return len(ids), len(ids & outcomes(LocalStore(Path(out))).keys())
+    runtime = find_runtimes(device)[0]
+    return replace(request, fields={"precision": precision or default_precision(runtime), **request.fields}), runtime

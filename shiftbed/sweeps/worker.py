@@ -15,6 +15,7 @@ from shiftbed.data import DATASETS
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.attempt import attempt
+from shiftbed.sweeps.capacity import memory_seen
 from shiftbed.training.device import Runtime
 from shiftbed.training.run import Keep
 from shiftbed.training.store import LocalStore, Store
@@ -74,15 +75,24 @@ class Worker:
         self.busy = True
         job_id = description["id"]
         last_report = 0.0
+        evaluated = description["recipe"]["evaluate_every"] + 1  # the first step after an evaluation
 
         def on_step(step: int) -> None:
             nonlocal last_report
+            if step == evaluated:
+                self.tell_memory()
             if time.monotonic() - last_report >= REPORT_SECONDS:
                 last_report = time.monotonic()
                 self.tell(event="step", id=job_id, share=step / description["recipe"]["steps"])
 
         message = attempt(description, self.store, self.keep, self.runtime, on_step, lambda: self.stopping)
+        self.tell_memory()
         self.tell(id=job_id, **message)
+
+    def tell_memory(self) -> None:
+        """Says what jobs were seen to need of a GPU."""
+        if self.runtime.on_gpu:
+            self.tell(event="memory", bytes=memory_seen(self.runtime))
 
     def tell(self, **message: Any) -> None:
         """Sends a message; a launcher that is gone means stop."""

@@ -9,7 +9,7 @@ from typing import Any
 from shiftbed.algorithms import ALGORITHMS, has_hook
 from shiftbed.data import card
 from shiftbed.errors import StoreError
-from shiftbed.hashing import canonical, digest
+from shiftbed.hashing import canonical
 from shiftbed.hparams import DEFAULT_SPACE, SizeClass, Space, Value, shared_space, with_named_space
 from shiftbed.protocols import Task, TaskSpec, make_task, spec_of
 from shiftbed.training.recipes import Recipe
@@ -59,18 +59,21 @@ class Job:
     @property
     def setting(self) -> str:
         """What jobs must share to stand in one table: dataset, recipe, hyperparameters set by hand, kind of task."""
-        how = [self.recipe.name, self.recipe.arithmetic(), self.recipe.holdout, self.recipe.fixed]
-        # Left out at their defaults, so that tables of before stay whole.
-        how += [
-            value for value in (self.recipe.initial_weights, self.recipe.precision) if value not in (None, "float32")
-        ]
         by_hand = self._set_by_hand(own=False)  # an algorithm's own ones make it another row, not another table
-        return digest([self.dataset, self.version, how, by_hand, self.spec.family()])[:ID_DIGITS]
+        about = _json(self.dataset, self.version)[1:-1], self.recipe.setting, canonical(by_hand) if by_hand else b"{}"
+        return _setting(b",".join(about), self.spec)
 
     def _set_by_hand(self, own: bool) -> dict[str, Value]:
         """The overrides of the algorithm's own hyperparameters, or of those all algorithms share."""
+        if not self.overrides:
+            return {}
         space = ALGORITHMS[self.algorithm].space(self.dataset, card(self.dataset).size_class)
         return {name: value for name, value in self.overrides.items() if (name in space) == own}
+
+    @property
+    def values(self) -> bytes:
+        """The hyperparameters as canonical JSON, written once for all jobs that share them."""
+        return self.hparams.json if isinstance(self.hparams, Hparams) else canonical(dict(self.hparams))
 
     @cached_property
     def id(self) -> str:
@@ -78,10 +81,10 @@ class Job:
         # A JSON list, constant parts first: what many jobs share is written once.
         entry = ALGORITHMS[self.algorithm]
         parts = [
-            _json(ID_SCHEMA, *self.cell)[1:-1],
+            _cell_json(self.dataset, self.version, self.spec, self.trial, self.recipe.holdout),
             self.recipe.identity,
             _json(self.algorithm, entry.revision)[1:-1],
-            _shared_json(self.hparams),
+            self.values,
         ]
         if has_hook(entry.cls, "evaluated"):  # it learns from evaluations: when they are matters
             parts.append(_json(self.recipe.evaluate_every)[1:-1])
@@ -149,6 +152,19 @@ def _json(*parts: Any) -> bytes:
     return canonical(parts)
 
 
+@lru_cache(maxsize=1 << 14)
+def _cell_json(dataset: str, version: int | str, spec: TaskSpec, trial: int, holdout: float) -> bytes:
+    """What the ids of a cell's jobs begin with."""
+    task = make_task(spec, dataset, version, trial, holdout)
+    return canonical([ID_SCHEMA, dataset, version, task.fingerprint, trial])[1:-1]
+
+
+@lru_cache(maxsize=1 << 14)
+def _setting(about: bytes, spec: TaskSpec) -> str:
+    text = b"[" + about + b"," + canonical(spec.family()) + b"]"
+    return hashlib.sha256(text).hexdigest()[:ID_DIGITS]
+
+
 class Hparams(dict[str, Value]):
     """The hyperparameters of many jobs, written as JSON once."""
 
@@ -156,10 +172,6 @@ class Hparams(dict[str, Value]):
     def json(self) -> bytes:
         """As canonical JSON."""
         return canonical(dict(self))
-
-
-def _shared_json(hparams: Mapping[str, Value]) -> bytes:
-    return hparams.json if isinstance(hparams, Hparams) else canonical(dict(hparams))
 
 
 def resolve_hparams(

@@ -11,6 +11,7 @@ import torch
 from shiftbed.algorithms import ALGORITHMS, Algorithm
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
+from shiftbed.networks import FeaturizerModule
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
 from shiftbed.training.trainer import Trainer
@@ -39,6 +40,13 @@ def encode_weights(trainer: Trainer) -> bytes:
     return save(trainer.weights(), {"shiftbed": canonical(about).decode()})
 
 
+def encode_logits(trainer: Trainer) -> bytes:
+    """The logits of the tested images as safetensors, one tensor a split, in the order of the task's indices."""
+    from safetensors.torch import save
+
+    return save({name: values.cpu().contiguous() for name, values in trainer.logits().items()})
+
+
 class Model:
     """A trained model, ready to predict.
 
@@ -54,7 +62,6 @@ class Model:
         self._augmentation = Augmentation(**about["preprocessing"]["augmentation"])
         self._image_size: int | None = about["preprocessing"]["image_size"]
 
-    @torch.inference_mode()
     def predict(self, images: np.ndarray | Sequence[Any]) -> np.ndarray:
         """The probability of every class for each image.
 
@@ -65,17 +72,39 @@ class Model:
         Returns:
             One row per image, one column per class.
         """
-        rows = []
-        for start in range(0, len(images), BATCH):
-            logits = self.algorithm.predict(self._inputs(images[start : start + BATCH]))
-            rows.append(logits.double().softmax(1).cpu().numpy())
-        return np.concatenate(rows) if rows else np.empty((0, len(self.classes)))
+        return torch.from_numpy(self.outputs(images)[0]).double().softmax(1).numpy()
+
+    @torch.inference_mode()
+    def outputs(self, images: np.ndarray | Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+        """The logits of each image, and the features that the network makes of it on the way.
+
+        Args:
+            images: As for `predict`.
+
+        Returns:
+            One row per image, one column per class; one row per image, or None for an algorithm without a featurizer.
+        """
+        rows, features, seen = [], [], []
+        featurizers = [module for module in self.algorithm.modules() if isinstance(module, FeaturizerModule)]
+        hooks = [one.register_forward_hook(lambda _, __, output: seen.append(output)) for one in featurizers]
+        try:
+            for start in range(0, len(images), BATCH):
+                logits = self.algorithm.predict(self._inputs(images[start : start + BATCH]))
+                rows.append(logits.float().cpu().numpy())
+                features += [output.float().cpu().numpy() for output in seen[-1:] if len(output) == len(logits)]
+                seen.clear()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not rows:
+            return np.empty((0, len(self.classes)), np.float32), None
+        return np.concatenate(rows), np.concatenate(features) if len(features) == len(rows) else None
 
     def _inputs(self, images: np.ndarray | Sequence[Any]) -> torch.Tensor:
         device = next(self.algorithm.parameters()).device
         if isinstance(images, np.ndarray) and images.dtype != np.uint8:
             return torch.from_numpy(images).float().to(device)
-        arrays = [_as_array(image) for image in images]
+        arrays = [_as_array(image, self.about["input_shape"][0]) for image in images]
         if self._augmentation.size is not None:
             sizes = np.array([array.shape[:2] for array in arrays])
             return augment(padded(arrays).to(device), self._augmentation.evaluation(sizes).to(device))
@@ -83,13 +112,16 @@ class Model:
         return as_model_input(torch.cat(tensors).to(device))
 
 
-def _as_array(image: Any) -> np.ndarray:
+def _as_array(image: Any, channels: int) -> np.ndarray:
+    """An image H×W×C as bytes; files and PIL images are grey for a network of one channel."""
     from PIL import Image
 
     if isinstance(image, str | Path):
         with Image.open(image) as opened:
-            return np.array(opened.convert("RGB"))
-    return np.array(image.convert("RGB")) if isinstance(image, Image.Image) else np.ascontiguousarray(image)
+            return _as_array(opened, channels)
+    if isinstance(image, Image.Image):
+        return np.array(image.convert("L"))[..., None] if channels == 1 else np.array(image.convert("RGB"))
+    return np.ascontiguousarray(image)
 
 
 def _reduced(image: torch.Tensor, side: int | None) -> torch.Tensor:
@@ -110,7 +142,7 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     """
     from safetensors import safe_open
 
-    path = _weights_file(Path(run))
+    path = weights_file(Path(run))
     with safe_open(path, "pt") as file:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
@@ -127,7 +159,12 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     return Model(algorithm.to(device), classes, about)
 
 
-def _weights_file(run: Path) -> Path:
+def weights_file(run: Path) -> Path:
+    """The weights in a run's folder, in a job's folder, or the file itself.
+
+    Raises:
+        StoreError: There are none, or those of several jobs.
+    """
     if run.is_file():
         return run
     files = [*run.glob("weights.safetensors"), *run.glob("jobs/*/weights.safetensors")]

@@ -84,6 +84,14 @@ class Recipe(BaseModel):
         weights = weights_digest(self.initial_weights, self.network)  # None for random ones
         return canonical([self.arithmetic(), revision, weights, self.precision])[1:-1]
 
+    @cached_property
+    def setting(self) -> bytes:
+        """What jobs must share of the recipe to stand in one table, as canonical JSON."""
+        how = [self.name, self.arithmetic(), self.holdout, self.fixed]
+        # Left out at their defaults, so that tables of before stay whole.
+        how += [value for value in (self.initial_weights, self.precision) if value not in (None, "float32")]
+        return canonical(how)
+
     def for_networks(self) -> dict[str, Any]:
         """What a network and its optimizer must know, as it is added to the hyperparameters."""
         return self.model_dump(include={"network", "initial_weights", "batch_norm", "optimizer"})

@@ -17,14 +17,14 @@ from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
-from shiftbed.training.model import encode_weights
+from shiftbed.training.model import encode_logits, encode_weights
 from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import Store
 from shiftbed.training.trackers import Tracker, numbers
 from shiftbed.training.trainer import Row, Trainer
 
 CHECKPOINT_FORMAT = 1
-Keep = Literal["none", "final", "best", "all"]
+Keep = Literal["none", "final", "best", "all", "logits"]
 Outcome = Literal["done", "diverged", "stopped"]
 
 
@@ -37,6 +37,7 @@ class JobFiles:
         self.checkpoint = f"jobs/{job_id}/checkpoint.pt"
         self.weights = f"jobs/{job_id}/weights.safetensors"
         self.all_weights = f"jobs/{job_id}/weights-{{step}}.safetensors"
+        self.logits = f"jobs/{job_id}/logits-{{step}}.safetensors"
         self.times = f"jobs/{job_id}/times.json"
         self.lease = f"jobs/{job_id}/lease.json"
         self.failure = f"jobs/{job_id}/failure.json"
@@ -61,7 +62,8 @@ def run_job(
         job: What to train.
         store: Where its records, checkpoints and result go.
         keep: Which weights to keep: none, those of the last step, those of the step with the best accuracy on held-out
-            images of the training domains, or those of every evaluation.
+            images of the training domains, or those of every evaluation; or, instead of weights, the logits of the
+            tested images at every evaluation.
         runtime: The device, and how to use it.
         on_step: Called after every update with the step and the metrics.
         should_stop: Asked before every update; when it says yes a checkpoint is saved and the job left.
@@ -117,6 +119,8 @@ def _train(
         if keep == "all" or (keep == "best" and _is_best(rows, trainer.job)):
             where = files.all_weights.format(step=trainer.step) if keep == "all" else files.weights
             store.put_atomic(where, encode_weights(trainer))
+        if keep == "logits":
+            store.put_atomic(files.logits.format(step=trainer.step), encode_logits(trainer))
         save(trainer, rows, store, files)
         # A process that slept through another's finish must not go on for nothing.
         if trainer.step < recipe.steps and store.get(files.done) is not None:
@@ -230,9 +234,17 @@ def _tidy(store: Store, files: JobFiles) -> None:
         store.put_atomic(files.checkpoint, b"")
 
 
+def parse_times(data: bytes | None) -> list[dict[str, Any]]:
+    """The attempts in a file of times; one that was cut says nothing, and no result depends on it."""
+    try:
+        return json.loads(data or b"[]")
+    except ValueError:
+        return []
+
+
 def _add_times(store: Store, files: JobFiles, runtime: Runtime, steps: int, seconds: float) -> None:
     """Adds this attempt to the file of times and environment, which no result depends on."""
-    attempts = json.loads(store.get(files.times) or b"[]")
+    attempts = parse_times(store.get(files.times))
     attempts.append(
         {
             "host": platform.node(),

@@ -160,6 +160,18 @@ class Trainer:
             splits = [split for split in self.job.task.splits if self._is_recorded(split)]
             return {"step": self.step, "splits": self._evaluate_splits(splits, self.algorithm.predict)}
 
+    @torch.inference_mode()
+    def logits(self) -> dict[str, torch.Tensor]:
+        """The outputs for every tested image that is reported, by split."""
+        self.algorithm.eval()
+        reseed(self.job.id, self.step, "evaluation")
+        with numerics(self.job.recipe.precision, self.runtime):
+            return {
+                split.name: self._logits(self.data.pool.places(split), None, self.algorithm.predict)
+                for split in self.job.task.of_role("test")
+                if split.part != "out"
+            }
+
     def _is_recorded(self, split: Split) -> bool:
         """All that is validated or tested; of a lean job what its selections read, and what tables report."""
         if split.role not in ("validation", "test"):

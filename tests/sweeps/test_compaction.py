@@ -176,6 +176,20 @@ def test_jobs_in_several_parts_are_taken_once(tmp_path):
     assert_same_tasks(one)
 
 
+def test_opening_for_some_metrics_reads_the_same_numbers(tmp_path):
+    store = LocalStore(tmp_path)
+    for number in range(3):
+        finish_job(store, number)
+    with Records(store) as whole, Records(store, ["accuracy", "loss"]) as part:
+        tasks = zip(whole.tasks(["accuracy", "loss"]), part.tasks(["accuracy", "loss"]), strict=True)
+        for one, other in tasks:
+            assert [list(one.values), one.abouts] == [list(other.values), other.abouts]
+            for metric, values in one.values.items():
+                assert values.tobytes() == other.values[metric].tobytes()
+        columns = [name for name, *_ in part.sql("DESCRIBE records").fetchall()]
+    assert columns == ["id", "checkpoint", "step", "split", "accuracy", "loss"]
+
+
 def test_queries_know_the_splits(store):
     for number in range(4):
         finish_job(store, number)

@@ -1,0 +1,165 @@
+"""What the shift estimators give where the truth is known; writes docs/shift.md from docs/shift.json.
+
+Each study adds its numbers to docs/shift.json, so that they can be run one at a time:
+
+    python scripts/shift_study.py closed-forms     about 5 minutes on one core
+    python scripts/shift_study.py coverage         about 5 minutes on one core
+    python scripts/shift_study.py table-3 [MNIST] [OUT]  the folders of the IDX files and of finished measurements
+    python scripts/shift_study.py page             the page only
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shiftbed import published
+from shiftbed.benchmarks.spec import find
+from shiftbed.data import Card, Domain, MultiDomainDataset
+from shiftbed.shift.closed_forms import CLOSED_FORMS, coloured_correlation
+from shiftbed.shift.measure import measure_shift
+from shiftbed.shift.studies import run
+
+DOCS = Path(__file__).parent.parent / "docs"
+RESULTS, PAGE = DOCS / "shift.json", DOCS / "shift.md"
+SEEDS = range(5)
+SPLITS = 100
+
+
+def closed_forms(results: dict[str, Any]) -> None:
+    """Every closed form with five seeds."""
+    found = results.setdefault("closed forms", {})
+    for name, case in CLOSED_FORMS.items():
+        for seed in SEEDS:
+            if f"{name}, seed {seed}" not in found:
+                made = measure_shift(case.dataset(seed=seed), seed=seed, baseline=False)
+                values = [made.diversity.details["raw"], made.correlation.details["raw"]]
+                found[f"{name}, seed {seed}"] = values
+                save(results)
+                print(name, seed, np.round(values, 3), flush=True)
+
+
+def coverage(results: dict[str, Any]) -> None:
+    """A hundred random halves of one domain of 4,000 examples: how often the interval covers 0."""
+    found = results.setdefault("coverage", {})
+    whole = CLOSED_FORMS["digit and colour, 0.9"].dataset(4000, seed=9).domains[0]
+    for split in range(SPLITS):
+        if str(split) not in found:
+            order = np.random.default_rng(split).permutation(4000)
+            halves = [
+                Domain(name, whole.inputs[half], whole.labels[half])
+                for name, half in zip("pq", (order[:2000], order[2000:]), strict=True)
+            ]
+            made = measure_shift(halves_of(halves), seed=split, baseline=False)
+            found[str(split)] = {
+                one.name: [one.details["raw"], *(one.interval or ())] for one in (made.diversity, made.correlation)
+            }
+            save(results)
+            print(split, found[str(split)], flush=True)
+
+
+def halves_of(halves: list[Domain]) -> MultiDomainDataset:
+    """A dataset of the two halves of a domain."""
+    card: Card = CLOSED_FORMS["identical"].dataset(10).card
+    return MultiDomainDataset(card, tuple(halves))
+
+
+def table_3(results: dict[str, Any], folder: Path | None, kept: Path) -> None:
+    """OoD-Bench's Table 3 by the three methods, beside EMD, MMD and NI."""
+    found = results.setdefault("table 3", {})
+    for one in run(find("ood-bench-table-3").parts[0], kept, folder):
+        labels = one["labels"]
+        found.setdefault(labels["setting"], {})[labels["measure"]] = [one["mean"], one["spread"]]
+        save(results)
+        print(labels["setting"], labels["measure"], one["mean"], one["spread"], flush=True)
+
+
+def save(results: dict[str, Any]) -> None:
+    """Keeps what there is."""
+    RESULTS.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+def page(results: dict[str, Any]) -> str:
+    """The page: what is measured, how, and what the estimators give where the truth is known."""
+    lines = [(DOCS / "shift_head.md").read_text(encoding="utf-8").rstrip(), ""]
+    forms = results.get("closed forms", {})
+    if forms:
+        lines += [
+            "## Closed forms",
+            "",
+            "2,000 examples a side, default settings: mean (largest error) over the seeds.",
+            "",
+            "| pair | diversity | exact | correlation | exact | tolerance | seeds |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        for name, case in CLOSED_FORMS.items():
+            values = np.array([forms[f"{name}, seed {seed}"] for seed in SEEDS if f"{name}, seed {seed}" in forms])
+            if len(values):
+                exact = np.array([case.diversity, case.correlation])
+                worst = np.abs(values - exact).max(0)
+                shown = [
+                    f"{mean:.3f} ({error:.3f}) | {truth:.3f}"
+                    for mean, error, truth in zip(values.mean(0), worst, exact, strict=True)
+                ]
+                lines.append(f"| {name} | {' | '.join(shown)} | {case.tolerance:g} | {len(values)} |")
+        lines.append("")
+    splits = results.get("coverage", {})
+    if splits:
+        lines += ["## Coverage", "", f"{len(splits)} random halves of one domain, 2,000 examples each:", ""]
+        for name in ("diversity", "correlation"):
+            ends = np.array([one[name] for one in splits.values()])
+            raw = ends[:, 0]
+            covered = int(np.sum(ends[:, 1] <= 0))
+            width = float(np.mean(ends[:, 2] - ends[:, 1]))
+            lines.append(
+                f"- {name}: the 95 % interval covers 0 in {covered} of {len(ends)}; its mean width is {width:.3f}; the "
+                f"estimates before clipping have mean {raw.mean():+.4f} and deviation {raw.std():.4f}."
+            )
+        lines.append("")
+    return "\n".join([*lines, *_table_3(results.get("table 3", {}))]).rstrip() + "\n"
+
+
+def _table_3(found: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Each setting's numbers, ours above the paper's."""
+    if not found:
+        return []
+    columns = list(dict.fromkeys(measure for of_setting in found.values() for measure in of_setting))
+    lines = [
+        "## OoD-Bench's Table 3",
+        "",
+        "ColoredMNIST, one training domain with ρ = 0.1, 30,000 images a domain, five runs, all rows with one setting.",
+        "Diversity and correlation shift without a method's name are by `ratio`.",
+        "",
+        f"| test ρ | exact correlation | {' | '.join(columns)} |",
+        f"| --- | --- |{' --- |' * len(columns)}",
+    ]
+    for setting, ours in found.items():
+        short = setting.rpartition("correlation ")[2]
+        exact = coloured_correlation(float(short[:3])) if "blue" not in setting else 0.0
+        shown = [f"{ours[name][0]:.3f} ± {ours[name][1] or 0:.3f}" if name in ours else "" for name in columns]
+        cells = {cell.measure: cell for cell in published.cells("ood-bench/table-3", setting=setting)}
+        printed = [f"{cells[name].mean:.2f} ± {cells[name].spread:.2f}" if name in cells else "" for name in columns]
+        lines += [f"| {short} | {exact:.3f} | {' | '.join(shown)} |", f"| – the paper | | {' | '.join(printed)} |"]
+    return [*lines, ""]
+
+
+def main() -> None:
+    """Runs one study and writes the page."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    kept = Path(sys.argv[3] if len(sys.argv) > 3 else "shiftbed-benchmark")
+    studies: dict[str, Callable[[], None]] = {
+        "closed-forms": lambda: closed_forms(results),
+        "coverage": lambda: coverage(results),
+        "table-3": lambda: table_3(results, folder, kept),
+        "page": lambda: None,
+    }
+    studies[sys.argv[1]]()
+    PAGE.write_text(page(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

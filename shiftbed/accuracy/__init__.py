@@ -1,0 +1,1 @@
+"""Accuracy: how well a model will do on images that nobody has labelled."""

@@ -1,0 +1,148 @@
+"""Pictures of accuracy prediction, as PNG, in colours that colour-blind readers can tell apart."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shiftbed.accuracy.fitting import Line, rank_correlation
+from shiftbed.accuracy.studies import POINTS, Row, Scores
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+MARKERS = "os^vDP*X<>"
+
+
+@contextmanager
+def _figure(path: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (5.0, 4.0)) -> Iterator[Any]:
+    """Axes, rows × columns, that are saved as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(rows, columns, figsize=(size[0] * columns, size[1] * rows), squeeze=False)
+    yield axes
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def scatter(scores: Scores, path: Path, classifier: str, columns: int = 4) -> Path:
+    """Accuracy against the score of every method, for one classifier, with the line and Spearman's correlation."""
+    row = scores.classifiers.index(classifier)
+    names = list(scores.values)
+    accuracies = POINTS * scores.accuracies[row]
+    groups = list(dict.fromkeys(scores.groups.tolist()))
+    with _figure(path, -(-len(names) // columns), columns, (3.0, 2.6)) as axes:
+        for axis in axes.flat[len(names) :]:
+            axis.set_axis_off()
+        for axis, name in zip(axes.flat, names, strict=False):
+            values = scores.values[name][row]
+            for place, group in enumerate(groups):
+                mine = scores.groups == group
+                axis.scatter(
+                    values[mine],
+                    accuracies[mine],
+                    s=14,
+                    color=COLOURS[place % len(COLOURS)],
+                    marker=MARKERS[place % len(MARKERS)],
+                    linewidths=0,
+                    alpha=0.8,
+                )
+            if np.ptp(values) > 0:
+                ends = np.array([values.min(), values.max()])
+                axis.plot(ends, Line.fit(values, accuracies)(ends), color="#666666", linewidth=1)
+            axis.set_title(f"{name}   ρ = {rank_correlation(values, accuracies):.2f}", fontsize=9)
+            axis.tick_params(labelsize=7)
+        for axis in axes[:, 0]:
+            axis.set_ylabel("accuracy, %", fontsize=8)
+    return path
+
+
+def errors_by_accuracy(scores: Scores, path: Path, method: str, by_group: bool = True) -> Path:
+    """The absolute error of one method against accuracy: one point a classifier and domain."""
+    errors = np.abs(scores.errors(method, by_group))
+    with _figure(path) as axes:
+        axis = axes[0, 0]
+        for row, classifier in enumerate(scores.classifiers):
+            colour, marker = COLOURS[row % len(COLOURS)], MARKERS[row % len(MARKERS)]
+            accuracies = POINTS * scores.accuracies[row]
+            axis.scatter(accuracies, errors[row], s=10, color=colour, marker=marker, label=classifier, linewidths=0)
+        axis.set_xlabel("accuracy, %")
+        axis.set_ylabel(f"absolute error of {method}, points")
+        axis.legend(fontsize=6, ncols=2)
+    return path
+
+
+def accuracy_by_distance(scores: Scores, path: Path, classifier: str) -> Path:
+    """Accuracy against the Fréchet distance to the source, for one classifier."""
+    row = scores.classifiers.index(classifier)
+    distances, accuracies = scores.values["frechet-distance"][row], POINTS * scores.accuracies[row]
+    with _figure(path) as axes:
+        axis = axes[0, 0]
+        axis.scatter(distances, accuracies, s=16, color=COLOURS[0], linewidths=0)
+        correlations = [rank_correlation(distances, accuracies, kind) for kind in ("spearman", "kendall")]
+        axis.set_title(f"{classifier}: ρ = {correlations[0]:.2f}, τ = {correlations[1]:.2f}", fontsize=10)
+        axis.set_xlabel("Fréchet distance to the source")
+        axis.set_ylabel("accuracy, %")
+    return path
+
+
+def spread(scores: Scores, path: Path, by_group: bool = True) -> Path:
+    """The mean absolute error of every method, one point a classifier, and its mean."""
+    names = list(scores.values)
+    with _figure(path, size=(0.6 * len(names) + 2, 4)) as axes:
+        axis = axes[0, 0]
+        for place, name in enumerate(names):
+            each = np.abs(scores.errors(name, by_group)).mean(axis=1)
+            axis.scatter(np.full(len(each), place), each, s=14, color=COLOURS[0], alpha=0.7, linewidths=0)
+            axis.plot([place - 0.3, place + 0.3], [each.mean()] * 2, color=COLOURS[1], linewidth=2)
+        axis.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
+        axis.set_ylabel("mean absolute error, points")
+        axis.set_ylim(bottom=0)
+    return path
+
+
+def changes(table: Sequence[Row], path: Path) -> Path:
+    """How errors change, from `change_table`: methods by what was changed, in points."""
+    names = [row["method"] for row in table]
+    whats = [key for key in table[0] if key not in ("method", "mae")]
+    values = np.array([[row.get(what, np.nan) for what in whats] for row in table])
+    most = float(np.nanmax(np.abs(values))) or 1.0
+    with _figure(path, size=(0.7 * len(whats) + 3, 0.3 * len(names) + 2)) as axes:
+        axis = axes[0, 0]
+        axis.imshow(values, cmap="PuOr_r", vmin=-most, vmax=most, aspect="auto")
+        axis.set_yticks(range(len(names)), names, fontsize=8)
+        axis.set_xticks(range(len(whats)), whats, rotation=40, ha="right", fontsize=8)
+        for (row, column), value in np.ndenumerate(values):
+            axis.text(column, row, f"{value:+.1f}", ha="center", va="center", fontsize=7)
+    return path
+
+
+def image_sheet(images: Sequence[Any], words: Sequence[str], path: Path, columns: int = 8) -> Path:
+    """Images with a word under each, row by row."""
+    from PIL import Image
+
+    with _figure(path, -(-len(images) // columns), columns, (1.3, 1.6)) as axes:
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for axis, image, word in zip(axes.flat, images, words, strict=False):
+            shown = np.asarray(Image.open(image).convert("RGB")) if isinstance(image, str | Path) else np.asarray(image)
+            axis.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray")
+            axis.set_title(word, fontsize=7)
+    return path
+
+
+def text_table(rows: Sequence[Row]) -> str:
+    """A plain table as aligned text, numbers with two decimals."""
+
+    def text(value: Any) -> str:
+        return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+    names = list(rows[0])
+    cells = [names, *[[text(row.get(name)) for name in names] for row in rows]]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(names))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)

@@ -1,0 +1,17 @@
+"""Model selection by predicted accuracy: the label-free rule that this room adds to those of `selection`."""
+
+import numpy as np
+
+from shiftbed.selection.evidence import VALIDATION, Evidence
+from shiftbed.selection.records import Column
+from shiftbed.selection.rules import selection
+
+SOURCE_CONFIDENCE = VALIDATION._replace(metric="confidence")
+TARGET_CONFIDENCE = Column("test", "in", "confidence")
+
+
+@selection("predicted-accuracy", VALIDATION, SOURCE_CONFIDENCE, TARGET_CONFIDENCE, needs=("test batches",))
+def predicted_accuracy(evidence: Evidence) -> np.ndarray:
+    """The draw and step with the best accuracy on the test domain as predicted from its unlabelled images (DoC)."""
+    lost = evidence.mean(SOURCE_CONFIDENCE) - evidence.mean(TARGET_CONFIDENCE)
+    return evidence.mean(VALIDATION) - lost

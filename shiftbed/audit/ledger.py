@@ -1,0 +1,111 @@
+"""The query ledger: which looks at test domains were taken through the verbs of this package.
+
+It lies in the sweep's own folder, as small files that only add up: reading a table twice asks nothing new, resuming
+refunds nothing, and a copy of the folder has the ledger of the original, by its id.
+"""
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shiftbed import tables
+from shiftbed.audit.oracles import BudgetedOracle
+from shiftbed.hashing import canonical, digest
+from shiftbed.selection import Cell, Selection, TaskRecords
+from shiftbed.selection.rules import ORACLE_BUDGET
+from shiftbed.tables.estimates import StandardError
+from shiftbed.training.store import LocalStore, Store
+
+FOLDER = "ledger"
+
+
+class Query(NamedTuple):
+    """One look: a rule asked how a job does on its test domains at a step."""
+
+    rule: str
+    algorithm: str
+    tested: tuple[str, ...]
+    trial: int
+    job: str
+    step: int
+
+    @property
+    def cell(self) -> tuple[str, tuple[str, ...], int]:
+        """What the budget is counted for."""
+        return self.algorithm, self.tested, self.trial
+
+
+def read_tables(folder: str | Path, selections: Sequence[str] = (), se: StandardError = "sample") -> list[tables.Table]:
+    """The tables of a sweep's folder; what oracle selections looked at is written into its ledger.
+
+    Args:
+        folder: The sweep's folder.
+        selections: Names of selection rules, or "all"; by default the usual ones, where the jobs have what they read.
+        se: The standard error: "sample" (divisor n − 1), or "population" as in DomainBed's printed tables.
+    """
+    found = tables.read_tables(folder, selections, se)
+    store = LocalStore(Path(folder))
+    note(store, (query for table in found for query in _asked_by(table)))
+    return found
+
+
+def note(store: Store, queries: Iterable[Query]) -> None:
+    """Adds queries to a sweep's ledger; those that are there already are not asked again."""
+    new = sorted(set(queries) - set(queries_of(store)))
+    if new:
+        store.create_exclusive(f"{FOLDER}/id", uuid.uuid4().hex.encode())
+        lines = b"".join(canonical(query._asdict()) + b"\n" for query in new)
+        store.create_exclusive(f"{FOLDER}/{digest([query._asdict() for query in new])[:20]}.jsonl", lines)
+
+
+def queries_of(store: Store) -> list[Query]:
+    """All that was ever asked, each once."""
+    found = set()
+    for key in store.list(FOLDER):
+        if key.endswith(".jsonl"):
+            rows = (json.loads(line) for line in (store.get(key) or b"").splitlines())
+            found |= {Query(**{**row, "tested": tuple(row["tested"])}) for row in rows}
+    return sorted(found)
+
+
+def ledger_id(store: Store) -> str | None:
+    """What a ledger and its copies share; None before the first query."""
+    found = store.get(f"{FOLDER}/id")
+    return None if found is None else found.decode()
+
+
+def looked_at(queries: Iterable[Query]) -> Counter[tuple[Any, ...]]:
+    """Per cell, how many records were looked at; two rules that look at one record take one look."""
+    return Counter(cell for cell, _, _ in {(query.cell, query.job, query.step) for query in queries})
+
+
+def _asked_by(table: tables.Table) -> Iterable[Query]:
+    if table.selection.oracle:
+        tasks = {
+            id(one.task): one.task for cells in table.chosen.values() for t in cells.values() for one in t.values()
+        }
+        for task in tasks.values():
+            yield from asked(table.selection, task)
+
+
+def asked(rule: Selection, task: TaskRecords) -> Iterable[Query]:
+    """What an oracle rule asks of a task: the last record of each draw that its budget allows."""
+    for row in rule.spent(task) if isinstance(rule, BudgetedOracle) else _first_looks(task):
+        cell, _ = task.keys[row]
+        step = int(task.steps[row][task.is_last[row]][0])
+        yield Query(rule.name, _algorithm(cell), task.tested, cell.trial, task.abouts[row]["id"], step)
+
+
+def _first_looks(task: TaskRecords) -> Iterable[int]:
+    """The rows that the plain oracle looks at: the first jobs of each cell that came to their end."""
+    for where in task.cells.values():
+        yield from (np.flatnonzero(task.is_last[where].any(axis=1)) + where.start)[:ORACLE_BUDGET].tolist()
+
+
+def _algorithm(cell: Cell) -> str:
+    return f"{cell.variant.algorithm} ({cell.variant.by_hand})" if cell.variant.by_hand else cell.variant.algorithm

@@ -1,0 +1,122 @@
+"""The query budget: how often test domains were looked at, and what oracles on a budget would choose."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shiftbed.audit.findings import Finding
+from shiftbed.audit.ledger import ledger_id, looked_at, queries_of
+from shiftbed.audit.oracles import HELD_OUT_COUNT, SCALE, privacy
+from shiftbed.audit.subject import HONEST, Subject
+from shiftbed.selection import TaskRecords
+from shiftbed.selection.rules import ORACLE_BUDGET, TEST_HELD_OUT
+from shiftbed.tables import AVERAGE
+from shiftbed.tables.grids import MISSING, Entry, Grid
+from shiftbed.tables.table import ORACLE_MARK
+from shiftbed.training.store import LocalStore
+
+SOURCE = "query budget"
+ORACLES = ("oracle", "oracle-laplace", "oracle-thresholdout")
+COUNTED = "only looks through `shiftbed tables`, `shiftbed best` and `shiftbed.read_tables` are counted"
+
+
+def query_budget(subject: Subject) -> Finding:
+    """What the ledger says, with the tables of the budgeted oracles and the privacy that noise buys."""
+    store = LocalStore(Path(subject.folder))
+    looks = looked_at(queries_of(store))
+    grids = [grid for grid in (_oracle_grid(subject), _privacy_grid(subject)) if grid.rows]
+    if not looks:
+        return Finding(SOURCE, "clear", f"the ledger has no look at a test domain ({COUNTED}).", grids)
+    (algorithm, tested, trial), most = looks.most_common(1)[0]
+    over = sum(count > ORACLE_BUDGET for count in looks.values())
+    where = f"{algorithm} on {' and '.join(tested)}, trial {trial}"
+    words = (
+        f"{sum(looks.values())} looks at test domains in {len(looks)} cells, at most {most} of {ORACLE_BUDGET} in one "
+        f"({where}); {COUNTED} (ledger {(ledger_id(store) or '')[:8]})."
+    )
+    if over:
+        return Finding(SOURCE, "alarm", f"{over} of {len(looks)} cells are over the budget: {words}", grids)
+    return Finding(SOURCE, "clear", words, grids)
+
+
+def _oracle_grid(subject: Subject) -> Grid:
+    """Per setting and algorithm, the accuracy under each oracle."""
+    rows, data = [], []
+    by_rule = [subject.tables(name) for name in (HONEST[0], *ORACLES)]
+    for tables in zip(*by_rule, strict=True):
+        if tables[1].is_empty:
+            continue
+        for name in tables[0].algorithms:
+            found = [table.estimates.get((name, AVERAGE)) for table in tables]
+            texts = [MISSING if one is None else f"{one.mean:.1f}" for one in found]
+            marks = ["", *[ORACLE_MARK] * len(ORACLES)]
+            cells = [text if text == MISSING else text + mark for text, mark in zip(texts, marks, strict=True)]
+            rows.append((f"{tables[0].dataset}, {name}", [Entry(cell) for cell in cells]))
+            means = {t.selection.name: one and one.mean for t, one in zip(tables, found, strict=True)}
+            data.append({"dataset": tables[0].dataset, "algorithm": name, **means})
+    return Grid(
+        title="Oracles on a budget",
+        caption="accuracy in %, mean over trials and test domains",
+        corner="dataset, algorithm",
+        columns=["honest", "counted", "laplace", "threshold- out"],
+        rows=rows,
+        notes=[
+            f"{ORACLE_MARK} Oracle: chosen with the test domain's labels.",
+            f"counted: `oracle`, one look at each of at most {ORACLE_BUDGET} draws of a cell; laplace: with noise of "
+            f"scale {100 * SCALE:g} points; threshold-out: between two halves of the test domain's held-out images. "
+            "Thresholdout between training and test domains is refused: they differ by more than its threshold, so "
+            "every question would spend budget.",
+        ],
+        data=data,
+    )
+
+
+def _privacy_grid(subject: Subject) -> Grid:
+    """Per task, what the noise of `oracle-laplace` guarantees."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for task in subject.tasks:
+        if task.has(TEST_HELD_OUT):
+            about = task.abouts[0]
+            found.setdefault((about["dataset"], task.tested), _privacy(task))
+    rows = [
+        (
+            f"{dataset}, {' and '.join(tested)}",
+            [Entry(f"{one[key]:.3g}") for key in ("images", "epsilon", "queries", "total_epsilon", "swap")],
+        )
+        for (dataset, tested), one in found.items()
+    ]
+    return Grid(
+        title=f"Laplace noise of scale {SCALE:g} on the accuracy",
+        caption="privacy of oracle-laplace: epsilon of one answer and of all answers of a cell",
+        corner="dataset, tested",
+        columns=["images", "epsilon", "answers", "total epsilon", "swap"],
+        rows=rows,
+        notes=["swap: the chance that noise alone swaps the best two draws, in the mean over cells."],
+        data=[{"dataset": key[0], "tested": list(key[1]), "scale": SCALE, **one} for key, one in found.items()],
+    )
+
+
+def _privacy(task: TaskRecords) -> dict[str, Any]:
+    last = task.is_last
+    counts = task.read(HELD_OUT_COUNT)[last]
+    sizes = [int(count) for count in (counts[0] if len(counts) else [])] or [1]
+    most = max((int(last[where].any(axis=1).sum()) for where in task.cells.values()), default=0)
+    queries, epsilon = min(ORACLE_BUDGET, most), privacy(sizes)
+    accuracy = task.mean(TEST_HELD_OUT)
+    cells = [np.sort(accuracy[where][last[where]])[::-1][:2] for where in task.cells.values()]
+    swaps = [swap_chance(float(best - second)) for best, second in (pair for pair in cells if len(pair) == 2)]
+    swap = float(np.mean(swaps)) if swaps else math.nan
+    return {
+        "images": min(sizes),
+        "epsilon": epsilon,
+        "queries": queries,
+        "total_epsilon": queries * epsilon,
+        "swap": swap,
+    }
+
+
+def swap_chance(gap: float) -> float:
+    """The chance that Laplace noise of `SCALE` on both of two accuracies turns their order around."""
+    return 0.5 * math.exp(-gap / SCALE) * (1 + gap / (2 * SCALE))

@@ -1,0 +1,87 @@
+"""What is audited: the records of a sweep, and the tables that selections make of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shiftbed.errors import StoreError
+from shiftbed.selection import SELECTIONS, TaskRecords
+from shiftbed.sweeps.designs import DESIGNS, REDRAW, Design
+from shiftbed.sweeps.domainbed_format import REVISION
+from shiftbed.sweeps.plan import planned, planned_designs
+from shiftbed.sweeps.records import Records
+from shiftbed.tables import Table, tables_of
+from shiftbed.training.store import LocalStore
+
+METRICS = ("accuracy", "count", "loss", "half_accuracy")
+HONEST = ("training-domain-validation", "domain-cross-validation", "ood-validation")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A sweep under audit.
+
+    Attributes:
+        folder: Its folder.
+        tasks: Its finished jobs.
+        plan: The jobs that were asked for.
+    """
+
+    folder: str
+    tasks: Sequence[TaskRecords]
+    plan: Sequence[dict[str, Any]] = ()
+    _tables: dict[str, list[Table]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def read(cls, folder: str | Path, blind: bool = False) -> "Subject":
+        """Reads a sweep's folder.
+
+        Args:
+            folder: The folder.
+            blind: Read what the jobs are and when they were evaluated, and none of their numbers.
+
+        Raises:
+            StoreError: No job is finished there.
+        """
+        store = LocalStore(Path(folder))
+        with Records(store) as records:
+            tasks = records.tasks(() if blind else METRICS)
+        if not tasks:
+            raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+        return cls(str(folder), tasks, list(planned(store).values()))
+
+    @cached_property
+    def abouts(self) -> list[dict[str, Any]]:
+        """The descriptions of all jobs."""
+        return [about for task in self.tasks for about in task.abouts]
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets, by name."""
+        return sorted({about["dataset"] for about in self.abouts})
+
+    @property
+    def imported(self) -> bool:
+        """Whether some jobs were trained by DomainBed."""
+        return any(about["revision"] == REVISION for about in self.abouts)
+
+    @cached_property
+    def _designs(self) -> dict[str, str]:
+        return planned_designs(self.plan)
+
+    def design(self, about: dict[str, Any]) -> Design:
+        """How the hyperparameters of a job were searched."""
+        return DESIGNS[self._designs.get(about["setting"], REDRAW)]
+
+    def tables(self, selection: str) -> list[Table]:
+        """The tables of a selection, one for each setting."""
+        if selection not in self._tables:
+            self._tables[selection] = tables_of(self.tasks, [SELECTIONS[selection]], self.plan, folder=self.folder)
+        return self._tables[selection]
+
+    def honest(self) -> list[list[Table]]:
+        """Per setting, the tables of the selections that do not see the test domain, where they choose something."""
+        by_rule = [self.tables(name) for name in HONEST]
+        return [[table for table in tables if not table.is_empty] for tables in zip(*by_rule, strict=True)]

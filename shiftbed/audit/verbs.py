@@ -1,0 +1,62 @@
+"""The verb `audit_sweep`, for Python and the command line alike."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shiftbed.audit.boards import ranking, ranking_against
+from shiftbed.audit.completeness import draws, published_table
+from shiftbed.audit.duplicates import duplicates
+from shiftbed.audit.findings import Audit, Finding
+from shiftbed.audit.oracle import joint_leakage, oracle_gap
+from shiftbed.audit.queries import query_budget
+from shiftbed.audit.spaces import search_spaces
+from shiftbed.audit.splits import augmented_validation, initial_weights, training_labels, validation_domains
+from shiftbed.audit.subject import Subject
+from shiftbed.audit.variance import variance
+
+Check = Callable[[Subject], Finding]
+# Those that read no accuracy on a test domain come first.
+WITHOUT_TEST: tuple[Check, ...] = (
+    *(draws, search_spaces, validation_domains, training_labels, augmented_validation, duplicates, initial_weights),
+)
+WITH_TEST: tuple[Check, ...] = (oracle_gap, joint_leakage, query_budget, variance, ranking)
+
+
+def audit_sweep(
+    folder: str | Path,
+    *,
+    blind: bool = False,
+    table: str | Path | None = None,
+    against: str | Path | None = None,
+    study: Callable[[Subject], Finding] | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Audit:
+    """How much knowledge of the test domains could have leaked into a sweep's numbers, source by source.
+
+    Args:
+        folder: The sweep's folder.
+        blind: Use no recorded number; what needs accuracies on test domains is left out.
+        table: A published table, as `shiftbed tables DIR --format json` writes it, to check against the records.
+        against: Another sweep's folder, whose leaderboard is put beside this one's.
+        study: Answers the question of pretraining by training, such as `pretraining.run_study`.
+        on_progress: Called with what is being done, how much of it, and how much there is.
+
+    Raises:
+        StoreError: No job is finished there.
+    """
+    subject = Subject.read(folder, blind=blind)
+    checks = [*WITHOUT_TEST, *(() if blind else WITH_TEST)]
+    if study is not None:
+        checks[checks.index(initial_weights)] = study
+    if table is not None and not blind:
+        checks.append(lambda one: published_table(one, Path(table)))
+    if against is not None and not blind:
+        other = Subject.read(against)
+        checks.append(lambda one: ranking_against(one, other))
+    findings = []
+    for number, check in enumerate(checks):
+        on_progress("auditing", number, len(checks))
+        findings.append(check(subject))
+    if blind:
+        findings.append(Finding("test accuracies", "unknown", "not looked at: the audit is blind."))
+    return Audit(str(folder), len(subject.abouts), findings)

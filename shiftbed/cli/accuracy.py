@@ -1,0 +1,117 @@
+"""Commands that predict accuracy on unlabelled images, and judge how well that works."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table as RichTable
+
+from shiftbed.cli.shared import AsJson, Device, app, console, next_command, plural, stoppable
+
+if TYPE_CHECKING:
+    from shiftbed.accuracy.predict import AccuracyPrediction
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
+    on: Annotated[str, typer.Option(help="A folder of unlabelled images, or DATASET/DOMAIN.")],
+    source: Annotated[
+        str | None, typer.Option(help="A labelled dataset it was not trained on; by default what the run held out.")
+    ] = None,
+    fit: Annotated[
+        str | None, typer.Option(help="A dataset of labelled domains to fit on; by default the source, corrupted.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="The method that is reported first.")] = "atc-mc",
+    level: Annotated[float, typer.Option(min=0.5, max=0.99, help="How often the interval shall hold.")] = 0.9,
+    unsure: Annotated[Path | None, typer.Option(help="Write the images it is least sure of as CSV and PNG.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predicts the accuracy on images without labels, with an interval.
+
+    And says how far that can be trusted: how near they are to the images it was fitted on.
+    """
+    from shiftbed.accuracy.predict import predict_accuracy
+    from shiftbed.report.live import work_bar
+    from shiftbed.training.device import find_runtime
+
+    where = find_runtime(device).device
+
+    def work() -> "AccuracyPrediction":
+        with work_bar(console) as bar:
+            return predict_accuracy(
+                run, on, source=source, domains=fit, method=method, level=level, device=where, on_progress=bar
+            )
+
+    made = stoppable(work, "the same command")
+    if unsure is not None:
+        from shiftbed.accuracy.unsure import write_least_sure
+
+        picture, table = write_least_sure(run, on, unsure, where)
+    if as_json:
+        print(json.dumps(made.to_dict()))
+        return
+    console.print(f"Predicted accuracy on {on}: {made}.", highlight=False, markup=False, soft_wrap=True)
+    console.print(made.trust, highlight=False, markup=False, soft_wrap=True)
+    if made.estimates:
+        console.print(_table(made))
+        fitted = f"Fitted on {plural(made.domains, 'labelled domain')} in {plural(made.groups, 'group')}"
+        console.print(f"{fitted}; always predicting their mean errs by {made.baseline:.1%}.", highlight=False)
+    direct = ", ".join(f"{name} {value:.1%}" for name, value in made.direct.items())
+    console.print(f"Without labelled domains: {direct}.", highlight=False, soft_wrap=True)
+    if unsure is not None:
+        console.print(f"The images it is least sure of: {table} and {picture}", highlight=False, soft_wrap=True)
+        next_command(f"shiftbed predict {run} --on {on} --fit DATASET")
+    else:
+        next_command(f"shiftbed predict {run} --on {on} --unsure unsure")
+
+
+def _table(made: "AccuracyPrediction") -> RichTable:
+    table = RichTable("method", "accuracy", f"{made.level:.0%} interval", "error left out")
+    for one in sorted(made.estimates, key=lambda one: one.error):
+        mark = "*" if one.extrapolated else ""
+        name = f"{one.method} ←" if one.method == made.method else one.method
+        table.add_row(name, f"{one.accuracy:.1%}{mark}", f"{one.low:.1%} to {one.high:.1%}", f"{one.error:.1%}")
+    if any(one.extrapolated for one in made.estimates):
+        table.caption = "* the score lies outside those of the labelled domains"
+    return table
+
+
+@app.command("accuracy")
+def accuracy_study(
+    runs: Annotated[Path, typer.Argument(help="A folder with the weights of several models of the same classes.")],
+    out: Annotated[Path, typer.Option(help="The folder for tables and pictures.")],
+    on: Annotated[str | None, typer.Option(help="A dataset of many domains; by default the source, corrupted.")] = None,
+    source: Annotated[str | None, typer.Option(help="A labelled dataset, or DATASET/DOMAIN, not trained on.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """How well accuracy is predicted: every method on every model and domain.
+
+    As in CIFAR-10-W's study: `--on CIFAR-10-W --source CIFAR-10/test`.
+    """
+    from shiftbed.accuracy.pictures import text_table
+    from shiftbed.accuracy.study import study
+    from shiftbed.report.live import work_bar
+    from shiftbed.training.device import find_runtime
+
+    def work() -> dict:
+        with work_bar(console) as bar:
+            where = find_runtime(device).device
+            return study(runs, out, on=on, source=source, device=where, on_progress=bar)
+
+    made = stoppable(work, "the same command")
+    if as_json:
+        print(json.dumps(made))
+        return
+    alone = {row["method"]: row["all"] for row in made["mae"]}
+    rows = [
+        {"method": row["method"], "groups left out": row["all"], "domains left out": alone[row["method"]]}
+        for row in made["mae, groups left out"]
+    ]
+    table = text_table(rows)
+    console.print(f"Mean absolute error in points:\n{table}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"All tables and pictures: {out}", highlight=False, soft_wrap=True)
+    next_command(f"shiftbed predict {runs} --on FOLDER")

@@ -1,0 +1,259 @@
+"""The command that measures shift."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table as RichTable
+
+from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of
+from shiftbed.errors import ShiftbedError
+
+if TYPE_CHECKING:
+    from shiftbed.data import MultiDomainDataset
+    from shiftbed.shift.estimates import ShiftEstimate
+    from shiftbed.shift.measure import ShiftMeasurement
+    from shiftbed.shift.measures import Settings
+    from shiftbed.shift.samples import Sample
+
+METHODS = ("ratio", "kde", "kde-paper")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is compared: the dataset, its sides, and as what its examples are taken."""
+
+    dataset: "MultiDomainDataset"
+    train: list[str]
+    test: list[str]
+    taken: dict[str, Any]
+    features: str | None
+    weights: str | None
+    seed: int
+    device: str | None
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return self.dataset.card.name
+
+    def samples(self, raw: bool = False) -> "dict[str, Sample]":
+        """The examples of every domain, or their features if a network was named."""
+        from shiftbed.shift.features import samples_of
+
+        network, weights = (None, None) if raw else (self.features, self.weights)
+        return samples_of(self.dataset, **self.taken, network=network, weights=weights, device=self.settings().device)
+
+    def sides(self, raw: bool = False) -> "tuple[Sample, Sample]":
+        """The two sides."""
+        from shiftbed.shift.features import sides_of
+
+        return sides_of(self.samples(raw), self.train, self.test)
+
+    def settings(self) -> "Settings":
+        """How measures are taken."""
+        from shiftbed.shift.measures import Settings
+        from shiftbed.training.device import find_runtime
+
+        return Settings(seed=self.seed, device=find_runtime(self.device).device)
+
+
+@app.command()
+def shift(
+    dataset: Annotated[str, typer.Argument(help="A dataset's name, a folder domain/class/image, or a manifest.")],
+    train: Annotated[str, typer.Option(help="Training domains, separated by commas; by default all others.")] = "",
+    test: Annotated[str, typer.Option(help="Test domains, separated by commas; by default the last.")] = "",
+    method: Annotated[str, typer.Option(help="ratio, kde (the authors' later formula) or kde-paper.")] = "ratio",
+    measures: Annotated[str, typer.Option(help="Other measures too: emd, mmd, …, or all, separated by commas.")] = "",
+    matrix: Annotated[bool, typer.Option("--matrix", help="All pairs of domains, and each against the rest.")] = False,
+    classes: Annotated[str, typer.Option(help="Only these classes, separated by commas.")] = "",
+    size: Annotated[int | None, typer.Option(min=4, help="Bring images to this side first.")] = None,
+    features: Annotated[str | None, typer.Option(help="Measure the features of this fixed network.")] = None,
+    weights: Annotated[str | None, typer.Option(help="The weights of --features: a name or a file.")] = None,
+    network: Annotated[str | None, typer.Option(help="The network that learns to tell domains apart.")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Networks trained, each with another fifth held out.")] = 5,
+    most: Annotated[int | None, typer.Option(min=40, help="At most so many examples a side.")] = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Of kde: fit thresholds to no shift.")] = False,
+    baseline: Annotated[bool, typer.Option(help="Measure a pair without shift too.")] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Decides everything that is drawn.")] = 0,
+    model: Annotated[Path | None, typer.Option(help="A trained model: bounds on its test error.")] = None,
+    tsne: Annotated[bool, typer.Option("--tsne", help="Draw the examples by domain and by class too.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder for numbers and pictures.")] = Path("shiftbed-shift"),
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measures how far apart domains are, and in what way.
+
+    Diversity and correlation shift with intervals, other measures on request, and the pictures.
+    """
+    from shiftbed.report.live import work_bar
+    from shiftbed.shift.features import open_dataset
+    from shiftbed.shift.measure import measure_shift
+
+    one_of(method, METHODS, "method")
+    taken: dict[str, Any] = {"classes": names(classes), "size": size}
+    asked = Asked(open_dataset(dataset), names(train), names(test), taken, features, weights, seed, device)
+    options: dict[str, Any] = {
+        "method": method, "network": network, "runs": runs, "most": most, "calibrate": calibrate,
+        "baseline": baseline, "seed": seed, "device": device,
+    }  # fmt: skip
+    try:
+        with work_bar(console) as bar:
+            if matrix:
+                _matrix(asked, names(measures), out, bar, as_json)
+                return
+            made: ShiftMeasurement | None = None
+            reason = ""
+            try:
+                made = measure_shift(
+                    asked.dataset, asked.train, asked.test, **taken, features=features, features_weights=weights,
+                    on_progress=bar, **options,
+                )  # fmt: skip
+            except ShiftbedError as error:
+                if not measures:
+                    raise
+                reason = str(error)
+            others, why_not = _others(asked, measures)
+            bounds = None if model is None else _bounds(model, asked)
+            points = asked.samples() if tsne else {}
+    except KeyboardInterrupt:
+        console.print("\nStopped; a single measurement starts anew, a matrix goes on where it was.")
+        raise typer.Exit(STOPPED) from None
+    out.mkdir(parents=True, exist_ok=True)
+    record = {**({} if made is None else made.as_json()), "others": [one.as_json() for one in others]}
+    if bounds is not None:
+        record["bounds"] = bounds
+    (out / f"{asked.name}.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    pictures = _pictures(asked, made, points, out)
+    if as_json:
+        print(json.dumps(record))
+        return
+    _print(made, others)
+    if bounds is not None:
+        _print_bounds(bounds)
+    for line in ([reason] if reason else []) + why_not:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print("Pictures: " + ", ".join(map(str, pictures)), highlight=False, soft_wrap=True)
+    next_command(f"shiftbed shift {dataset} --matrix", f"shiftbed shift {dataset} --measures all")
+
+
+def _others(asked: Asked, measures: str) -> "tuple[list[ShiftEstimate], list[str]]":
+    """Other measures between the two sides, and what those that cannot be taken need."""
+    from shiftbed.shift.measures import MEASURES, take
+
+    wanted = list(MEASURES) if measures == "all" else names(measures)
+    if not wanted:
+        return [], []
+    p, q = asked.sides()
+    found, why_not = [], []
+    for name in wanted:
+        if name == "diversity-correlation":
+            continue
+        missing = MEASURES[name].missing(p, q)
+        if missing:
+            why_not.append(f"{name} {missing}.")
+        else:
+            found += take(name, p, q, asked.settings())
+    return found, why_not
+
+
+def _print(made: "ShiftMeasurement | None", others: "list[ShiftEstimate]") -> None:
+    from shiftbed.shift.measures import NO_SHIFT
+
+    title = "" if made is None else f"{made.dataset}: {made.train} against {made.test}, by {made.how.method}"
+    table = RichTable("measure", "value", "95 %", "without shift", "examples", title=title, title_justify="left")
+    for one in [*((made.diversity, made.correlation) if made else ()), *others]:
+        interval = "" if one.interval is None else f"{one.interval[0]:.3f} to {one.interval[1]:.3f}"
+        none = one.details.get(NO_SHIFT)
+        shown = f"{one.value:.3f}" + ("" if one.standard_error is None else f" ± {one.standard_error:.3f}")
+        table.add_row(one.name, shown, interval, "" if none is None else f"{none:.3f}", f"{one.count:,}")
+    console.print(table)
+    for one in others:
+        for note in one.notes:
+            console.print(f"{one.name}: {note}.", highlight=False, markup=False, soft_wrap=True)
+    if made is None:
+        return
+    if made.accuracy is not None and made.bound is not None:
+        console.print(
+            f"Held-out examples are told apart with accuracy {made.accuracy.value:.3f} ± "
+            f"{made.accuracy.standard_error or 0:.3f}: their total variation is at least {made.bound:.3f}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    for note in (*made.notes, *made.diversity.notes, *made.correlation.notes):
+        console.print(f"Note: {note}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def _bounds(run: Path, asked: Asked) -> dict[str, Any]:
+    """NICO++'s bounds on a model's test error, and what of their finite-sample terms can be computed."""
+    from shiftbed.shift.bounds import bounds_of, finite_sample_terms, predictor
+
+    settings = asked.settings()
+    p, q = asked.sides(raw=True)
+    found = bounds_of(predictor(run, asked.dataset.card.classes, settings.device), p, q, settings)
+    terms = finite_sample_terms(p, q, settings)
+    made = {"lower": found.lower, "upper": found.upper, "holds": found.holds, "unavoidable": found.unavoidable}
+    return {**asdict(found), **made, "finite_sample": {**asdict(terms), "total": terms.total}}
+
+
+def _print_bounds(bounds: dict[str, Any]) -> None:
+    within = "between" if bounds["holds"] else "not between"
+    terms = bounds["finite_sample"]
+    lines = [
+        f"The model errs in {bounds['train_error']:.3f} of the training side and {bounds['test_error']:.3f} of the "
+        f"test side, {within} NICO++'s bounds {bounds['lower']:.3f} and {bounds['upper']:.3f} (covariate shift "
+        f"{bounds['covariate']:.3f}, concept shift {bounds['concept_min']:.3f} to {bounds['concept_max']:.3f}).",
+        f"No model without error on the training side can lose less than {bounds['unavoidable']:.3f} on the test side.",
+        f"For samples of this size the bounds widen by at least {terms['total']:.2f}"
+        + (", so that they promise nothing." if terms["total"] >= 1 else "."),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _pictures(asked: Asked, made: "ShiftMeasurement | None", points: "dict[str, Sample]", out: Path) -> list[Path]:
+    from shiftbed.shift import pictures
+
+    opened, name = asked.dataset, asked.name
+    drawn = [
+        pictures.class_balance(opened, out / f"{name}-classes.png"),
+        pictures.duplicates(opened, out / f"{name}-duplicates.png"),
+    ]
+    if points:
+        drawn.append(pictures.embedding(points, opened.card.classes, out / f"{name}-tsne.png"))
+    if made is not None:
+        drawn.insert(0, pictures.plane({name: (made.diversity, made.correlation)}, out / f"{name}-plane.png"))
+    return drawn
+
+
+def _matrix(asked: Asked, measures: list[str], out: Path, bar: Any, as_json: bool) -> None:
+    """Every pair of domains by every measure, with heat maps."""
+    from shiftbed.shift import pictures
+    from shiftbed.shift.matrix import REST
+    from shiftbed.shift.matrix import matrix as every_pair
+
+    name = asked.name
+    wanted = [] if measures == ["all"] else measures or ["diversity-correlation"]
+    saved = out / f"{name}-matrix.json"
+    found = every_pair(asked.samples(), wanted, asked.settings(), saved=saved, on_progress=bar)
+    if as_json:
+        print(json.dumps(found.as_json()))
+        return
+    drawn = []
+    for measure in found.names:
+        table = RichTable(measure, *found.domains, *([REST] if len(found.domains) > 2 else []))
+        against = found.against_the_rest(measure)
+        for domain, row in zip(found.domains, found.values(measure), strict=True):
+            rest = [f"{against[domain].value:.3f}"] if domain in against else []
+            table.add_row(domain, *(f"{value:.3f}" for value in row), *rest)
+        console.print(table)
+        try:
+            drawn.append(pictures.heat_map(found, measure, out / f"{name}-{measure}.png"))
+        except ShiftbedError as error:
+            console.print(str(error), highlight=False, markup=False, soft_wrap=True)
+    for line in found.missing:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print("Pictures: " + ", ".join(map(str, drawn)), highlight=False, soft_wrap=True)
+    next_command(f"shiftbed shift {name} --test {found.domains[-1]}")

@@ -1,0 +1,237 @@
+"""Commands of sweeps: many models, and where they stand."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shiftbed.cli.shared import AsJson, Code, Device, Overrides, app, console, next_command, plural, stoppable
+from shiftbed.errors import ShiftbedError
+
+if TYPE_CHECKING:
+    from shiftbed.sweeps.forecast import Forecast
+    from shiftbed.sweeps.pool import Progress
+    from shiftbed.sweeps.records import Status
+    from shiftbed.sweeps.words import SweepWords
+
+WATCH_SECONDS = 2.0
+SHOWN_FAILURES = 10
+
+
+@app.command()
+def sweep(
+    datasets: Annotated[str | None, typer.Argument(help="Datasets, separated by commas.")] = None,
+    algorithms: Annotated[list[str] | None, typer.Option(help="Algorithms, separated by commas.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The sweep's folder; the same folder again continues it.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="A YAML file with the words of these options.")] = None,
+    draws: Annotated[int | None, typer.Option(help="Draws of the hyperparameters; the first is the defaults.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Repetitions with other splits and weights.")] = None,
+    design: Annotated[
+        str | None, typer.Option(help="How to search: redraw (the default), search-once, fixed or groups.")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="A setting of the design groups: name=value,... (repeatable).")
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="Test domains, separated by commas; all by default.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="Who trains and who is tested; leave-one-domain-out.")] = None,
+    selection: Annotated[
+        list[str] | None, typer.Option(help="A selection rule the jobs must serve (repeatable).")
+    ] = None,
+    records: Annotated[str | None, typer.Option(help="full, or lean: only what the named selections read.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="How each model is trained (see `shiftbed recipes`).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates, instead of the recipe's.")] = None,
+    overrides: Overrides = None,
+    adapt: Annotated[
+        float | None, typer.Option(help="Give this share of every test domain to the algorithm, unlabelled.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="As many draws, equal for all algorithms, as this time allows: 8h, 90min.")
+    ] = None,
+    device: Device = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32 or bf16; by default bf16 on a GPU.")] = None,
+    on: Annotated[str | None, typer.Option(help="local, ray or slurm: where jobs run.")] = None,
+    address: Annotated[str | None, typer.Option(help="The Ray cluster's address.")] = None,
+    code: Code = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; one for each core by default.")] = None,
+    jobs_per_device: Annotated[
+        str | None, typer.Option(help="Jobs that share a GPU; auto: as many as the first leave room for.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
+    probe: Annotated[bool, typer.Option(help="Measure a few steps for a dry run's estimate.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Trains many models; survives being killed.
+
+    Datasets × algorithms × test domains × draws × trials.
+    """
+    from shiftbed.report.live import SweepView, work_bar
+    from shiftbed.sweeps import verbs
+    from shiftbed.sweeps.words import sweep_words
+
+    flags = {
+        "datasets": datasets,
+        "algorithms": algorithms,
+        "out": out,
+        "draws": draws,
+        "trials": trials,
+        "design": design,
+        "group": group,
+        "test": test,
+        "protocol": protocol,
+        "selection": selection,
+        "records": records,
+        "recipe": recipe,
+        "steps": steps,
+        "set": overrides,
+        "adapt": adapt,
+        "budget": budget,
+        "device": device,
+        "precision": precision,
+        "on": on,
+        "address": address,
+        "code": code,
+        "workers": workers,
+        "jobs_per_device": jobs_per_device,
+    }
+    words = sweep_words({word: value for word, value in flags.items() if value is not None}, plan)
+    request = words.request()
+    if words.budget:
+        with work_bar(console) as bar:
+            request = verbs.within_budget(
+                request,
+                words.out,
+                words.budget,
+                workers=words.workers,
+                device=words.device,
+                precision=words.precision,
+                code=words.code,
+                on_probe=bar,
+            )
+        if not as_json:
+            print(f"{plural(request.draws, 'draw')} of every algorithm fit into {words.budget}.")
+    if dry_run:
+        with work_bar(console) as bar:
+            found = verbs.dry_run(
+                request,
+                words.out,
+                device=words.device,
+                precision=words.precision,
+                code=words.code,
+                probe=probe,
+                on_probe=bar,
+            )
+        _show_forecast(found, words, as_json)
+        return
+
+    def run() -> "Progress":
+        with SweepView(console) as view:
+            return verbs.sweep(
+                request,
+                words.out,
+                workers=words.workers,
+                jobs_per_device=words.jobs_per_device,
+                device=words.device,
+                precision=words.precision,
+                on=words.on,
+                address=words.address,
+                code=words.code,
+                on_change=view,
+            )
+
+    _report(stoppable(run, "the same command"), words.out, words.code, as_json)
+
+
+def _show_forecast(found: "Forecast", words: "SweepWords", as_json: bool) -> None:
+    """What a sweep would take."""
+    if as_json:
+        numbers = {"jobs": found.jobs, "reruns": found.reruns, "done": found.done, "device_hours": found.device_hours}
+        unknown = [list(kind) for kind in found.unknown]
+        print(json.dumps({**numbers, "disk_bytes": found.disk, "unknown": unknown, "notes": found.notes}))
+        return
+    from shiftbed.report.live import duration
+
+    done = "" if found.done is None else f", {found.done:,} of them done already"
+    print(f"{plural(found.jobs, 'job')}{done}.")
+    if found.reruns:
+        print(f"Then at most {plural(found.reruns, 'job')} that train the winners again.")
+    if found.seconds:
+        but = f", without {plural(len(found.unknown), 'kind')} of jobs that have no estimate" if found.unknown else ""
+        print(f"About {found.device_hours:.2g} device-hours ({duration(sum(found.seconds.values()))} one by one{but}).")
+    print(f"About {found.disk / 2**20:,.1f} MiB of records.")
+    for note in found.notes:
+        print(f"Note: {note}")
+    next_command("the same without --dry-run" + ("" if words.budget else ", or with --budget 8h"))
+
+
+def _report(progress: "Progress", out: Path, code: Sequence[Path], as_json: bool) -> None:
+    """How a sweep ended."""
+    from shiftbed.sweeps.words import train_command
+
+    outcomes = {"done": list(progress.ended.values()).count("done"), "failed": len(progress.failed)}
+    outcomes["diverged"] = list(progress.ended.values()).count("diverged")
+    if as_json:
+        print(json.dumps({**outcomes, "failures": progress.failed}))
+    else:
+        diverged = f", {outcomes['diverged']} diverged" if outcomes["diverged"] else ""
+        console.print(f"{plural(outcomes['done'], 'job')} done{diverged}.", highlight=False)
+        jobs = {job.id: job for job in progress.jobs}
+        for job_id, why in list(progress.failed.items())[:SHOWN_FAILURES]:
+            console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+            alone = train_command(jobs[job_id], out, code)
+            if alone:
+                console.print(f"  alone: {alone}", markup=False, highlight=False, soft_wrap=True)
+        if progress.ended:
+            next_command(f"shiftbed tables {out}")
+    if progress.failed:
+        raise ShiftbedError(f"{plural(len(progress.failed), 'job')} failed; the same command tries again.")
+
+
+@app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="The sweep's folder.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it until nothing is left or Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Shows what is done, running, failed and left.
+
+    From any machine that sees the folder, with the time left.
+    """
+    from shiftbed.sweeps.records import sweep_status
+    from shiftbed.training.store import LocalStore
+
+    store = LocalStore(folder)
+    now = sweep_status(store)
+    if not now.plan:
+        raise ShiftbedError(f"There is no sweep in {folder}; `shiftbed sweep ... --out {folder}` starts one.")
+    while watch and not as_json and now.unfinished:
+        if console.is_terminal:
+            console.clear()
+        _show_status(now)
+        try:
+            time.sleep(WATCH_SECONDS)
+        except KeyboardInterrupt:
+            raise typer.Exit from None
+        now = sweep_status(store)
+    if as_json:
+        print(json.dumps({"states": now.states, "failures": now.failures, "seconds_left": now.seconds_left}))
+        return
+    _show_status(now)
+    if now.unfinished < len(now.plan):
+        next_command(f"shiftbed tables {folder}")
+
+
+def _show_status(now: "Status") -> None:
+    from shiftbed.report import show
+    from shiftbed.report.live import duration
+
+    console.print(show.status_table(now))
+    for job_id, why in list(now.failures.items())[:SHOWN_FAILURES]:
+        console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+    if now.count("running") and now.seconds_left is not None:
+        console.print(f"About {duration(now.seconds_left)} left.", highlight=False)
+    elif now.unfinished:
+        left = plural(now.unfinished, "job")
+        console.print(f"Nothing runs; the same command finishes the {left} left.", highlight=False)

@@ -1,0 +1,1 @@
+"""Shift: how far apart domains are, and in what way."""

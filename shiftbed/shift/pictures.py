@@ -1,0 +1,246 @@
+"""Pictures of shift: the plane, heat maps, class balance, duplicates, and t-SNE; PNG, safe for colour-blind readers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shiftbed.data import MultiDomainDataset
+from shiftbed.errors import DataError
+from shiftbed.published.plane import plane as published_plane
+from shiftbed.shift.duplicates import shared_examples
+from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.matrix import ShiftMatrix
+from shiftbed.shift.samples import Sample
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind readers tell apart; past them, markers change.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+MARKERS = "osD^vP*X"
+SHADES = "cividis"
+DOTS_PER_INCH = 150
+MOST_POINTS = 2000
+MOST_NUMBERS = 12  # domains up to which a heat map prints its numbers
+
+
+def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]], path: Path, *, published: bool = True) -> Path:
+    """The plane of diversity and correlation shift: the user's datasets among the published ones.
+
+    Args:
+        points: By name, the diversity and the correlation shift, with 95 % intervals.
+        path: Where to write it.
+        published: Show the datasets that OoD-Bench placed.
+    """
+    figure, axis = _figure(6.4, 5.2)
+    places = [place for place in published_plane() if published]
+    for place in places:
+        up, across = place.correlation_spread, place.diversity_spread
+        axis.errorbar(place.diversity, place.correlation, up, across, fmt="o", color="#9A9A9A", ms=4, lw=0.8)
+    texts = [_label(axis, place.dataset, place.diversity, place.correlation, "#6A6A6A", 7) for place in places]
+    for i, (name, (diversity, correlation)) in enumerate(points.items()):
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        x, y, whiskers = diversity.value, correlation.value, (_whiskers(correlation), _whiskers(diversity))
+        axis.errorbar(x, y, *whiskers, fmt=marker, color=colour, ms=7, lw=1.2, zorder=3)
+        texts.append(_label(axis, name, x, y, colour, 9))
+    axis.set(xlim=(-0.03, 1.08), ylim=(-0.03, 1.03), xlabel="diversity shift", ylabel="correlation shift")
+    _spread_out(figure, texts)
+    if places:
+        axis.set_title("grey: measured by the authors of OoD-Bench", fontsize=8, color="#6A6A6A", loc="right")
+    return _save(figure, path)
+
+
+def heat_map(matrix: ShiftMatrix, name: str, path: Path) -> Path:
+    """One estimate between all domains, similar domains beside each other, with the tree that groups them.
+
+    Raises:
+        DataError: The estimate is missing for some pair, so that domains cannot be grouped by it.
+    """
+    from scipy.cluster.hierarchy import dendrogram, linkage
+    from scipy.spatial.distance import squareform
+
+    values = matrix.values(name)
+    if np.isnan(values).any():
+        raise DataError(f"The estimate {name} is missing for some pairs, so that domains cannot be grouped by it.")
+    count = len(matrix.domains)
+    side = max(3.2, 0.55 * count + 1.6)
+    figure, _ = _figure(side + 1.4, side + 0.9, axes=False)
+    tree_axis, axis, bar = (
+        figure.add_axes(box) for box in ((0.22, 0.82, 0.62, 0.12), (0.22, 0.2, 0.62, 0.61), (0.87, 0.2, 0.03, 0.61))
+    )
+    order = list(range(count))
+    if count > 2:
+        tree = linkage(squareform(values, checks=False), method="average", optimal_ordering=True)
+        order = dendrogram(tree, ax=tree_axis, no_labels=True, link_color_func=lambda _: "#4A4A4A")["leaves"]
+    tree_axis.axis("off")
+    names = [matrix.domains[i] for i in order]
+    shown = axis.imshow(values[np.ix_(order, order)], cmap=SHADES, vmin=0, aspect="auto")
+    _numbers(axis, values[np.ix_(order, order)], shown.get_clim()[1])
+    _ticks(axis, names, names)
+    figure.colorbar(shown, cax=bar)
+    figure.text(0.22, 0.96, f"{name} between domains", fontsize=10)
+    return _save(figure, path)
+
+
+def grids(
+    panels: Mapping[str, np.ndarray],
+    labels: Mapping[str, tuple[str, Sequence[Any], str, Sequence[Any]]],
+    path: Path,
+    highest: float | None = 1.0,
+) -> Path:
+    """Heat maps side by side, such as those of OoD-Bench's Figure 4.
+
+    Args:
+        panels: By title, values by rows and columns.
+        labels: By title, what rows are and their values, what columns are and their values.
+        path: Where to write it.
+        highest: The value of the lightest shade, in all panels.
+    """
+    figure, _ = _figure(4.0 * len(panels) + 0.4, 3.8, axes=False)
+    for i, (title, values) in enumerate(panels.items()):
+        axis = figure.add_subplot(1, len(panels), i + 1)
+        down, rows, across, columns = labels[title]
+        axis.imshow(values, cmap=SHADES, vmin=0, vmax=highest, origin="lower")
+        _numbers(axis, values, highest or float(np.nanmax(values)))
+        _ticks(axis, list(map(str, columns)), list(map(str, rows)), turn=0)
+        axis.set_xlabel(across)
+        axis.set_ylabel(down)
+        axis.set_title(title, fontsize=10)
+    figure.tight_layout()
+    return _save(figure, path)
+
+
+def class_balance(dataset: MultiDomainDataset, path: Path) -> Path:
+    """The share of every class in every domain: label shift at a glance."""
+    classes, names = dataset.card.classes, [domain.name for domain in dataset.domains]
+    labelled = [domain.labels[domain.labels >= 0] for domain in dataset.domains]
+    counts = np.array([np.bincount(labels, minlength=len(classes)) for labels in labelled])
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure, axis = _figure(min(16, 0.55 * len(classes) + 2.4), min(16, 0.45 * len(names) + 1.8))
+    shown = axis.imshow(100 * shares, cmap=SHADES, vmin=0, aspect="auto")
+    if len(classes) <= MOST_NUMBERS:
+        _numbers(axis, 100 * shares, 100 * shares.max(), "{:.0f}")
+    _ticks(axis, list(classes), [f"{name} ({count:,})" for name, count in zip(names, counts.sum(1), strict=True)])
+    figure.colorbar(shown, ax=axis)
+    axis.set_title(f"{dataset.card.name}: share of classes in each domain, per cent", fontsize=10)
+    return _save(figure, path)
+
+
+def duplicates(dataset: MultiDomainDataset, path: Path) -> Path:
+    """How many examples of each domain lie, byte for byte, in another."""
+    names = [domain.name for domain in dataset.domains]
+    counts = shared_examples(dataset)
+    side = max(3.2, 0.55 * len(names) + 1.6)
+    figure, axis = _figure(side + 1, side)
+    shown = axis.imshow(counts, cmap=SHADES, vmin=0, vmax=max(1, counts.max()))
+    _numbers(axis, counts.astype(float), max(1, counts.max()), "{:.0f}")
+    _ticks(axis, names, names)
+    figure.colorbar(shown, ax=axis)
+    axis.set_title(f"{dataset.card.name}: examples of the row that the column has too", fontsize=9)
+    return _save(figure, path)
+
+
+def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path, seed: int = 0) -> Path:
+    """A t-SNE of all domains' examples, coloured by domain and by class.
+
+    What is near in it is near in the features; distances between far groups mean nothing.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    share = max(1, MOST_POINTS // len(samples))
+    drawn = {name: one.at_most(share, seed) for name, one in samples.items()}
+    vectors = np.concatenate([one.vectors for one in drawn.values()])
+    if vectors.shape[1] > 50:
+        vectors = PCA(50, random_state=seed).fit_transform(vectors)
+    perplexity = min(30, (len(vectors) - 1) / 3)
+    places = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(vectors)
+    domain = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn.values()])
+    label = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in drawn.values()])
+    figure, _ = _figure(11, 5, axes=False)
+    for i, (title, of, names) in enumerate((("domain", domain, list(drawn)), ("class", label, list(classes)))):
+        axis = figure.add_subplot(1, 2, i + 1)
+        for number in np.unique(of):
+            chosen = of == number
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+            name = "not labelled" if number < 0 else names[number]
+            x, y = places[chosen].T
+            axis.scatter(x, y, 7, color=colour, marker=marker, alpha=0.7, linewidths=0, label=name)
+        axis.set_title(f"by {title}", fontsize=10)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.legend(fontsize=6, markerscale=2, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    figure.tight_layout()
+    return _save(figure, path)
+
+
+# --- what pictures share ---------------------------------------------------------------------------------------------
+
+
+def _figure(width: float, height: float, axes: bool = True) -> "tuple[Figure, Axes]":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot() if axes else None  # type: ignore[return-value]
+
+
+def _save(figure: "Figure", path: Path) -> Path:
+    if path.suffix.lower() != ".png" or path.is_dir():
+        raise DataError(f"A picture is a PNG file, which {path} cannot be; name one that ends in .png.")
+    for axis in figure.axes:
+        for text in (axis.title, *axis.get_xticklabels(), *axis.get_yticklabels(), *axis.texts):
+            text.set_parse_math(False)  # a name may have dollar signs in it
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, bbox_inches="tight", pad_inches=0.1)
+    except OSError as error:
+        raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error
+    return path
+
+
+def _ticks(axis: "Axes", columns: Sequence[str], rows: Sequence[str], turn: int = 40) -> None:
+    axis.set_xticks(range(len(columns)), columns, rotation=turn, ha="right" if turn else "center", fontsize=8)
+    axis.set_yticks(range(len(rows)), rows, fontsize=8)
+    axis.tick_params(length=0)
+
+
+def _numbers(axis: "Axes", values: np.ndarray, highest: float, form: str = "{:.2g}") -> None:
+    """Prints the values into a heat map that has room for them, dark on light and light on dark."""
+    if len(values) > MOST_NUMBERS:
+        return
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            colour = "black" if value > 0.6 * highest else "white"
+            axis.text(column, row, form.format(value), ha="center", va="center", fontsize=7, color=colour)
+
+
+def _whiskers(one: ShiftEstimate) -> np.ndarray | None:
+    if one.interval is None:
+        return None
+    return np.array([[max(0.0, one.value - one.interval[0])], [max(0.0, one.interval[1] - one.value)]])
+
+
+def _label(axis: "Axes", text: str, x: float, y: float, colour: str, size: int) -> Any:
+    arrow = {"arrowstyle": "-", "color": colour, "lw": 0.4}
+    beside, side = ((5, 4), "left") if x < 0.8 else ((-5, 4), "right")
+    place = (x, y), beside, "data", "offset points"
+    return axis.annotate(text, *place, ha=side, fontsize=size, color=colour, arrowprops=arrow)
+
+
+def _spread_out(figure: "Figure", texts: list[Any]) -> None:
+    """Moves labels up until none covers another."""
+    from matplotlib.text import Text
+
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # the canvas is Agg's
+    placed: list[Any] = []
+    for text in texts[::-1]:  # the user's own stay nearest to their points
+        while any(Text.get_window_extent(text, renderer).overlaps(other) for other in placed):
+            across, up = text.get_position()
+            text.set_position((across, up + 2))
+        placed.append(Text.get_window_extent(text, renderer))

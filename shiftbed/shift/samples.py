@@ -1,0 +1,173 @@
+"""Samples: the examples of one side of a comparison, in an order that does not depend on how they were stored."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shiftbed.errors import DataError
+
+FEWEST = 20  # examples of a side: with fewer, no shift of any size can be told from chance
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Examples of one domain, or of several together, as raw inputs or as features.
+
+    `sample` makes one, checked and in the order of a hash of the examples: whatever is drawn from it by position is
+    the same however the examples were stored.
+
+    Attributes:
+        name: Of the domain, for messages and pictures.
+        inputs: One example a row, of any shape: feature vectors, or images N×C×H×W in [0, 1].
+        labels: The class of each, or None where they are not known.
+        groups: What a split keeps together, or None.
+    """
+
+    name: str
+    inputs: np.ndarray
+    labels: np.ndarray | None = None
+    groups: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, rows: Any) -> "Sample":
+        of_rows = [None if part is None else part[rows] for part in (self.labels, self.groups)]
+        return replace(self, inputs=self.inputs[rows], labels=of_rows[0], groups=of_rows[1])
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """The examples as vectors of float64."""
+        return self.inputs.reshape(len(self), -1).astype(np.float64, copy=False)
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The classes there are.
+
+        Raises:
+            DataError: There are no labels.
+        """
+        if self.labels is None:
+            raise DataError(f"The examples of '{self.name}' have no labels, which this measure needs.")
+        return np.unique(self.labels)
+
+    def shuffled(self, seed: int | Sequence[int]) -> "Sample":
+        """The same examples in an order that the seed decides."""
+        return self[np.random.default_rng(seed).permutation(len(self))]
+
+    def at_most(self, count: int, seed: int = 0) -> "Sample":
+        """So many of the examples, drawn at random; all of them if there are no more."""
+        return self if len(self) <= count else self.shuffled(seed)[:count]
+
+    def split(self, share: float, seed: int = 0) -> tuple["Sample", "Sample"]:
+        """Two parts, the first with this share of the examples; a group is whole in one of them.
+
+        The same group falls into the same part of every sample, so that one of two domains which show the same things
+        never tells what is held out of the other.
+
+        Raises:
+            DataError: There are too few groups.
+        """
+        if self.groups is None:
+            mixed = self.shuffled(seed)
+            return mixed[: round(share * len(self))], mixed[round(share * len(self)) :]
+        first = np.array([_digest(np.array([group, seed])) / 2**64 < share for group in self.groups])
+        if first.all() or not first.any():
+            raise DataError(
+                f"The examples of '{self.name}' are of {len(np.unique(self.groups))} groups, too few to hold some out; "
+                "take more, or drop the groups."
+            )
+        return self[first], self[~first]
+
+
+def sample(
+    name: str,
+    inputs: np.ndarray | Sequence[Any],
+    labels: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+) -> Sample:
+    """Examples of a domain, checked and put in the order of their hashes.
+
+    Raises:
+        DataError: They are too few, differ in shape, are not all finite, or do not fit their labels.
+    """
+    values = _as_array(name, inputs)
+    if len(values) < FEWEST:
+        raise DataError(
+            f"'{name}' has {len(values)} examples, and with fewer than {FEWEST} a shift cannot be told from chance; "
+            "add examples, or pool it with another domain."
+        )
+    if labels is not None and len(labels) != len(values):
+        raise DataError(f"'{name}' has {len(values)} examples but {len(labels)} labels; give one label for each.")
+    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"{bad.sum()} of the {len(values)} examples of '{name}' are not finite (NaN or infinite), the first at "
+            f"position {bad.argmax()}; remove them, or repair what computed them."
+        )
+    labels = None if labels is None else np.asarray(labels)
+    digests = np.array([_digest(row) for row in values])
+    order = np.lexsort((digests,) if labels is None else (labels, digests))
+    return Sample(name, values, labels, None if groups is None else np.asarray(groups))[order]
+
+
+def union(samples: Sequence[Sample], name: str) -> Sample:
+    """Several domains as one, each in proportion to its size; without labels if one of them has none."""
+    labelled = [one.labels for one in samples if one.labels is not None]
+    grouped = [one.groups for one in samples if one.groups is not None]
+    return sample(
+        name,
+        np.concatenate([one.inputs for one in samples]),
+        np.concatenate(labelled) if len(labelled) == len(samples) else None,
+        np.concatenate(grouped) if len(grouped) == len(samples) else None,
+    )
+
+
+def comparable(p: Sample, q: Sample) -> tuple[Sample, Sample, tuple[str, ...]]:
+    """Both sides with the classes that both have, and a note on what was left out.
+
+    Raises:
+        DataError: A side has no labels, or the sides share fewer than two classes.
+    """
+    shared = np.intersect1d(p.classes, q.classes)
+    if len(shared) < 2:
+        raise DataError(
+            f"'{p.name}' has the classes {_listed(p.classes)} and '{q.name}' {_listed(q.classes)}; to compare what the "
+            "labels mean, at least two classes must be in both."
+        )
+    notes = []
+    for one, other in ((p, q), (q, p)):
+        lone = np.setdiff1d(one.classes, shared)
+        if len(lone):
+            notes.append(f"left out {_listed(lone)}, which '{one.name}' has and '{other.name}' has not")
+    kept = [one if len(one.classes) == len(shared) else one[np.isin(np.asarray(one.labels), shared)] for one in (p, q)]
+    return kept[0], kept[1], tuple(notes)
+
+
+def _listed(classes: np.ndarray) -> str:
+    words = ", ".join(map(str, classes[:5]))
+    return f"{words} and {len(classes) - 5} more" if len(classes) > 5 else words
+
+
+def _as_array(name: str, inputs: np.ndarray | Sequence[Any]) -> np.ndarray:
+    try:
+        values = np.asarray(inputs)
+    except ValueError:
+        values = np.empty(0, object)
+    if values.dtype == object:
+        raise DataError(
+            f"The examples of '{name}' differ in size; measure the features of a network instead (--network), or "
+            "prepare the images at one size."
+        )
+    if values.ndim == 1:
+        values = values[:, None]
+    return values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)
+
+
+def _digest(row: np.ndarray) -> np.uint64:
+    content = hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8)
+    return np.frombuffer(content.digest(), np.uint64)[0]

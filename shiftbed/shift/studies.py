@@ -1,0 +1,130 @@
+"""OoD-Bench's studies on ColoredMNIST, and the door through which benchmarks of shift are run."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from shiftbed.data import MultiDomainDataset
+from shiftbed.data.mnist import coloured_study
+from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.features import samples_of
+from shiftbed.shift.kept import Kept
+from shiftbed.shift.measure import ShiftMeasurement, measure_shift
+from shiftbed.shift.measures import Settings, take
+
+COMPARED = 10_000  # examples a domain: with so many, NI without shift is what the paper prints
+METHODS = ("ratio", "kde-paper", "kde")
+SHIFTS = ("diversity", "correlation")
+
+
+class Part(Protocol):
+    """What of a benchmark's part this room reads (see `shiftbed.benchmarks.spec.ShiftPart`)."""
+
+    name: str
+    dataset: str
+    measures: tuple[str, ...]
+    grid: dict[str, tuple[float, ...]]
+    runs: int
+
+    def options(self) -> dict[str, dict[str, Any]]:
+        """By the name of a setting, what its data are made with."""
+
+
+def coloured(options: Mapping[str, float], folder: Path | None = None, seed: int = 0) -> MultiDomainDataset:
+    """A training and a test domain of ColoredMNIST.
+
+    Args:
+        options: `rho_train` and `rho_test`; with blue also `blue_train`, `blue_test` and `blue_deviation`.
+        folder: Where MNIST's IDX files are; by default they are downloaded to the data root.
+        seed: Another draw of images, label noise and colours.
+    """
+    blues = None
+    if "blue_deviation" in options:
+        blues = [(options[f"blue_{side}"], options["blue_deviation"]) for side in ("train", "test")]
+    return coloured_study((options["rho_train"], options["rho_test"]), blues, folder, seed)
+
+
+def study(
+    options: Mapping[str, float],
+    *,
+    method: str = "ratio",
+    folder: Path | None = None,
+    runs: int = 5,
+    most: int | None = None,
+    seed: int = 0,
+    device: str | None = None,
+) -> ShiftMeasurement:
+    """Diversity and correlation shift between two domains of ColoredMNIST, all settings alike."""
+    made = coloured(options, folder, seed)
+    return measure_shift(made, method=method, runs=runs, most=most, seed=seed, device=device, baseline=False)
+
+
+def run(part: Part, out: Path, folder: Path | None = None, most: int | None = None) -> Iterator[dict[str, Any]]:
+    """Measures what a benchmark's part asks for, a number at a time; what is in the folder is not measured again.
+
+    The default estimator stands in the paper's own columns, the kernel densities in columns of their own.
+    """
+    if "covariate shift" in part.measures:
+        from shiftbed.shift.nico import run as run_nico
+
+        yield from run_nico(part, out)
+        return
+    kept = Kept(out / "measurements.json")
+    values: dict[str, float] = {}
+    for setting, options in part.options().items():
+        for measure in part.measures:
+            labels = {"dataset": part.dataset, "setting": setting}
+            for name, one in _of_measure(measure, options, part, folder, most, kept):
+                values[setting] = values.get(setting, one.value)
+                yield {
+                    "labels": {**labels, "measure": name},
+                    "mean": one.value,
+                    "spread": one.standard_error,
+                    "n": part.runs,
+                    "differs": {},
+                }
+    if part.grid:
+        _heat_map(part, np.array(list(values.values())), out)
+
+
+def _of_measure(
+    measure: str, options: Mapping[str, float], part: Part, folder: Path | None, most: int | None, kept: Kept
+) -> Iterator[tuple[str, ShiftEstimate]]:
+    shift = measure.removesuffix(" shift")
+    if shift not in SHIFTS:
+        yield measure, kept.get([measure, options], lambda: _compared(measure, options, part.runs, folder))[0]
+        return
+    for method in METHODS if not part.grid else METHODS[:1]:
+
+        def measured(method: str = method) -> list[ShiftEstimate]:
+            found = study(options, method=method, folder=folder, runs=part.runs, most=most)
+            return [found.diversity, found.correlation]
+
+        both = kept.get([method, options, part.runs, most], measured)
+        yield measure if method == METHODS[0] else f"{measure}, {method}", both[SHIFTS.index(shift)]
+
+
+def _compared(measure: str, options: Mapping[str, float], runs: int, folder: Path | None) -> list[ShiftEstimate]:
+    """A comparison measure over draws of the data: pixels for EMD and MMD, 390 features for NI."""
+    values = []
+    for seed in range(runs):
+        network = "mlp-390" if measure == "NI" else None
+        p, q = (
+            one.at_most(COMPARED, seed) for one in samples_of(coloured(options, folder, seed), network=network).values()
+        )
+        values.append(take(measure.lower(), p, q, Settings(seed=seed))[0].value)
+    error = float(np.std(values, ddof=1) / np.sqrt(runs)) if runs > 1 else None
+    return [ShiftEstimate(measure, float(np.mean(values)), error, count=min(len(p), len(q)))]
+
+
+def _heat_map(part: Part, values: np.ndarray, out: Path) -> None:
+    """The part of Figure 4 whose two varied options span it."""
+    from shiftbed.shift.pictures import grids
+
+    rows, columns = [name for name, options in part.grid.items() if len(options) > 1]
+    shape = len(part.grid[rows]), len(part.grid[columns])
+    title = f"{part.name}: {part.measures[0]}"
+    labels = {title: (rows, part.grid[rows], columns, part.grid[columns])}
+    grids({title: values.reshape(shape)}, labels, out / f"figure-4-{part.name}.png")

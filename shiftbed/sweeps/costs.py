@@ -1,0 +1,133 @@
+"""What jobs cost: seconds measured with a few steps, or taken from finished jobs; and what their records weigh."""
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from shiftbed.data import card
+from shiftbed.errors import ShiftbedError
+from shiftbed.sweeps.records import mean_seconds
+from shiftbed.training.device import Runtime
+from shiftbed.training.job import Job
+from shiftbed.training.run import one_thread
+from shiftbed.training.store import Store
+from shiftbed.training.trainer import Trainer
+
+WARM_UP, TIMED = 2, 5  # steps of a probe
+SPLIT_BYTES, CLASS_BYTES = 400, 8  # of a record's split, and of each class in it
+OTHER_BYTES = 12_000  # of a job's other files
+Kind = tuple[str, str]  # dataset and algorithm
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a kind of job.
+
+    Attributes:
+        once: To start.
+        evaluation: For one evaluation.
+        step: For one update, whatever its batch.
+        example: For each example of a domain in a batch, on top.
+    """
+
+    once: float
+    evaluation: float = 0.0
+    step: float = 0.0
+    example: float = 0.0
+
+    def __call__(self, job: Job) -> float:
+        """The seconds of a job."""
+        batch = float(job.hparams.get("batch_size", 0))
+        evaluations = math.ceil(job.recipe.steps / job.recipe.evaluate_every)
+        return self.once + evaluations * self.evaluation + job.recipe.steps * (self.step + batch * self.example)
+
+
+def kinds(jobs: Iterable[Job]) -> dict[Kind, list[Job]]:
+    """Jobs by dataset and algorithm."""
+    found: dict[Kind, list[Job]] = defaultdict(list)
+    for job in jobs:
+        found[job.dataset, job.algorithm].append(job)
+    return found
+
+
+def known_costs(jobs: Mapping[Kind, Sequence[Job]], store: Store) -> dict[Kind, Cost]:
+    """The mean seconds of those of the jobs that are done, for the kinds that have some."""
+    seconds = mean_seconds(store, {kind: [job.id for job in some] for kind, some in jobs.items()})
+    return {kind: Cost(mean) for kind, mean in seconds.items()}
+
+
+def measured_costs(
+    jobs: Mapping[Kind, Sequence[Job]],
+    runtime: Runtime,
+    on_probe: Callable[[str, int, int], None] = lambda part, done, total: None,
+) -> tuple[dict[Kind, Cost], list[str]]:
+    """Measures every kind of job with a few steps, in this process.
+
+    Args:
+        jobs: The jobs by kind.
+        runtime: The device; steps run plainly, which on a GPU is slower than the compiled steps of a real job.
+        on_probe: Told how many kinds are measured.
+
+    Returns:
+        The costs, and a sentence if there are datasets that could not be measured.
+    """
+    costs: dict[Kind, Cost] = {}
+    missing: dict[str, ShiftbedError] = {}
+    for number, (kind, some) in enumerate(jobs.items()):
+        on_probe("measuring steps", number, len(jobs))
+        if kind[0] in missing:
+            continue
+        try:
+            costs[kind] = _measured(some, Runtime(runtime.device, accelerate=False))
+        except ShiftbedError as error:
+            missing[kind[0]] = error
+    if not missing:
+        return costs, []
+    return costs, [f"No estimate for {', '.join(missing)}: {next(iter(missing.values()))}"]
+
+
+def _measured(jobs: Sequence[Job], runtime: Runtime) -> Cost:
+    """Measures the smallest and the largest batch of some jobs: in between, seconds grow by the example."""
+    by_batch = {job.hparams.get("batch_size", 0): job for job in jobs}
+    sizes = sorted({min(by_batch), max(by_batch)})
+    measured = [_seconds(by_batch[size], runtime) for size in sizes]
+    once, evaluation = (statistics.fmean(values) for values in list(zip(*measured, strict=True))[:2])
+    steps = [step for _, _, step in measured]
+    if len(sizes) == 1:
+        return Cost(once, evaluation, steps[0])
+    slope = max(0.0, (steps[1] - steps[0]) / (float(sizes[1]) - float(sizes[0])))
+    return Cost(once, evaluation, max(0.0, steps[0] - slope * float(sizes[0])), slope)
+
+
+def _seconds(job: Job, runtime: Runtime) -> tuple[float, float, float]:
+    """Seconds to start a job, for one evaluation, and for one step (the median of a few)."""
+
+    def timed(action: Callable[[], object]) -> float:
+        started = time.perf_counter()
+        action()
+        if runtime.on_gpu:
+            torch.cuda.synchronize(runtime.device)
+        return time.perf_counter() - started
+
+    with one_thread():
+        trainer = Trainer(job, runtime)
+        for _ in range(WARM_UP):  # what a warm worker has loaded already counts for nothing
+            trainer.advance()
+        trainer.evaluate()
+        once = timed(lambda: Trainer(job, runtime))
+        return once, timed(trainer.evaluate), statistics.median(timed(trainer.advance) for _ in range(TIMED))
+
+
+def disk_bytes(jobs: Iterable[Job]) -> int:
+    """What the files of finished jobs need without weights: records and result, and the small files beside them."""
+    total = 0
+    for (dataset, _), some in kinds(jobs).items():
+        known, recipe = card(dataset), some[0].recipe
+        rows = math.ceil(recipe.steps / recipe.evaluate_every) * (len(known.domains) + 1)
+        total += len(some) * (OTHER_BYTES + 2 * rows * (SPLIT_BYTES + CLASS_BYTES * len(known.classes)))
+    return total

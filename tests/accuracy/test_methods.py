@@ -1,0 +1,301 @@
+"""The methods against values by hand, closed forms, calibrated models, and what must leave them unchanged."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from shiftbed.accuracy.agreement import agreement_matrix, on_the_line
+from shiftbed.accuracy.methods import METHODS
+from shiftbed.accuracy.outputs import Outputs
+from shiftbed.accuracy.reference import Reference, threshold
+from shiftbed.accuracy.transport import transported_probability
+from shiftbed.errors import DataError
+
+# Probabilities 0.95, 0.75, 0.6, 0.55 for the predicted class of two.
+CONFIDENT = np.array([0.95, 0.75, 0.6, 0.55])
+FOUR = np.log(np.stack([CONFIDENT, 1 - CONFIDENT], axis=1))
+NOTHING_NEEDED = [name for name in METHODS if not METHODS[name].needs]
+LOGITS_ONLY = [name for name in METHODS if not {"features", "pool"} & set(METHODS[name].needs)]
+
+
+def source_of(confidences, right):
+    """A two-class source: the predicted class is 0, and labels say where that is right."""
+    confidences = np.asarray(confidences)
+    logits = np.log(np.stack([confidences, 1 - confidences], axis=1))
+    return Reference(Outputs(logits, labels=np.where(right, 0, 1)))
+
+
+def score(name, domain, reference=None):
+    return METHODS[name].score(domain, reference)
+
+
+def test_confidence_methods_by_hand():
+    domain = Outputs(FOUR)
+    assert score("average-confidence", domain) == pytest.approx(0.7125)
+    assert score("prediction-score-0.7", domain) == 0.5
+    assert score("prediction-score-0.8", domain) == 0.25
+    assert score("prediction-score-0.9", domain) == 0.25
+    assert score("entropy", domain) == pytest.approx(
+        np.mean([-(p * np.log(p) + (1 - p) * np.log(1 - p)) for p in CONFIDENT])
+    )
+    assert score("low-entropy", domain) == 0.25  # only 0.95 has an entropy below 0.3 ln 2 = 0.208: 0.1985
+
+
+def test_a_probability_of_exactly_the_level_is_not_above_it():
+    half = Outputs(np.array([[np.log(9.0), 0.0], [np.log(9.0), 0.0]]))  # 0.9
+    level = float(half.confidence[0])
+    assert (half.confidence > level).sum() == 0
+    assert score("prediction-score-0.8", half) == 1
+
+
+def test_atc_counts_what_is_at_least_as_confident_as_the_threshold():
+    # One of five is wrong, so one lies below the threshold, which is the second lowest score, 0.7.
+    reference = source_of([0.6, 0.7, 0.8, 0.9, 0.95], [False, True, True, True, True])
+    assert reference.confidence_threshold == pytest.approx(0.7)
+    domain = Outputs(FOUR)
+    assert score("atc-mc", domain, reference) == 0.5  # 0.95 and 0.75
+    assert score("atc-ne", domain, reference) == 0.5  # with two classes entropy orders as confidence does
+    assert score("atc-mc", reference.outputs, reference) == reference.accuracy == 0.8
+    assert score("atc-ne", reference.outputs, reference) == 0.8
+
+
+def test_atc_falls_when_the_model_is_less_sure():
+    # A public implementation has it inverted: 0.90 becomes 0.96 where ATC gives 0.54.
+    random = np.random.default_rng(0)
+    sure, unsure = (random.uniform(low, 1, 4000) for low in (0.6, 0.5))
+    reference = source_of(sure, random.random(4000) < 0.9)
+    less = Outputs(np.log(np.stack([unsure, 1 - unsure], axis=1)))
+    assert score("atc-mc", less, reference) < reference.accuracy - 0.05
+
+
+def test_atc_thresholds_at_the_edges():
+    scores = np.array([0.2, 0.5, 0.9])
+    assert threshold(scores, np.ones(3, bool)) == -np.inf
+    assert threshold(scores, np.zeros(3, bool)) == np.inf
+    assert threshold(np.full(4, 0.5), np.array([True, True, True, False])) == -np.inf  # a tie: nobody below is nearer
+
+
+def test_doc_by_hand():
+    reference = source_of([0.8, 0.9], [True, False])
+    assert score("doc", Outputs(FOUR), reference) == pytest.approx(0.5 + 0.7125 - 0.85)
+    assert score("doc", reference.outputs, reference) == 0.5
+
+
+def one_hot(classes, counts):
+    return Outputs(np.where(np.eye(classes)[np.repeat(np.arange(len(counts)), counts)] > 0, 0.0, -1e4))
+
+
+@pytest.mark.parametrize(
+    ("counts", "value"),
+    [((50,) * 10, 1.0), ((50,) * 9, np.sqrt(0.9)), ((50,) * 8, np.sqrt(0.8)), ((500,), 1 / np.sqrt(10))],
+)
+def test_nuclear_norm_of_one_hot_predictions(counts, value):
+    assert score("nuclear-norm", one_hot(10, counts)) == pytest.approx(value)
+
+
+def test_nuclear_norm_of_uniform_predictions_and_against_singular_values():
+    assert score("nuclear-norm", Outputs(np.zeros((30, 10)))) == pytest.approx(0.1)
+    domain = Outputs(np.random.default_rng(0).normal(size=(40, 6)))
+    expected = np.linalg.svd(domain.probabilities, compute_uv=False).sum() / np.sqrt(6 * 40)
+    assert score("nuclear-norm", domain) == pytest.approx(expected)
+
+
+def with_features(features, classes=3):
+    return Outputs(np.zeros((len(features), classes)), np.asarray(features, float), np.zeros(len(features), int))
+
+
+def test_frechet_distance_of_moved_and_stretched_features():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(500, 4))
+    reference = Reference(with_features(features))
+    assert score("frechet-distance", with_features(features), reference) == pytest.approx(0, abs=1e-9)
+    assert score("frechet-distance", with_features(features + np.array([3, 0, 0, 4])), reference) == pytest.approx(25)
+    variances = np.trace(np.cov(features, rowvar=False))
+    stretched = with_features(2 * (features - features.mean(0)) + features.mean(0))
+    assert score("frechet-distance", stretched, reference) == pytest.approx(variances)  # (2 − 1)² tr Σ
+
+
+def test_bag_of_prototypes_by_hand():
+    # Two clusters; the source lies half and half, the domain in one of them.
+    source = np.concatenate([np.zeros((2, 2)), np.full((2, 2), 9.0)]) + 0.01 * np.arange(4)[:, None]
+    reference = Reference(with_features(source))
+    assert len(reference.prototypes) == 2
+    here = with_features(np.full((5, 2), 8.5))
+    assert reference.bag(here.features).sum() == 1
+    # Jensen-Shannon of (1, 0) and (½, ½): ½ ln(4/3) + ½ (½ ln(2/3) + ½ ln 2)
+    expected = 0.5 * np.log(4 / 3) + 0.25 * (np.log(2 / 3) + np.log(2))
+    assert score("bop-js", here, reference) == pytest.approx(expected)
+    assert score("bop-js", with_features(source), reference) == 0
+    far = Reference(with_features(np.concatenate([source, source + 100])))
+    assert score("bop-js", with_features(source + 50), far) <= np.log(2)
+
+
+def test_agreement_is_brute_force_s():
+    random = np.random.default_rng(0)
+    predictions = random.integers(0, 4, (5, 60)).astype(np.uint8)
+    brute = np.array([[np.mean(a == b) for b in predictions] for a in predictions])
+    assert np.array_equal(agreement_matrix(predictions, 4), brute)
+    domain = Outputs(np.eye(4)[predictions[0]], pool=predictions[1:])
+    assert score("ms-aol", domain) == pytest.approx(brute[0, 1:].mean())
+
+
+def test_agreement_on_the_line_gives_source_accuracies_where_the_target_is_the_source():
+    random = np.random.default_rng(1)
+    labels = random.integers(0, 5, 800)
+    source = np.stack([np.where(random.random(800) < p, labels, random.integers(0, 5, 800)) for p in (0.5, 0.6, 0.8)])
+    found = on_the_line(source, labels, source, 5)
+    accuracies = (source == labels).mean(axis=1)
+    assert found.simple == pytest.approx(accuracies)
+    assert found.paired == pytest.approx(accuracies)
+    assert found.fit == pytest.approx(1)
+    three = [Outputs(np.eye(5)[source[0]], labels=labels, pool=source[1:])] * 2
+    assert score("aline-s", three[0], Reference(three[1])) == pytest.approx(accuracies[0])
+
+
+# --- COT --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharpness", [1, 4, 30])
+@pytest.mark.parametrize("lean", [0, 1.5])
+def test_transport_is_the_assignment_s_optimum(sharpness, lean):
+    logits = np.random.default_rng(0).normal(size=(300, 5)) * sharpness
+    logits[:, 0] += lean * sharpness
+    probabilities = Outputs(logits).probabilities
+    gains = probabilities[:, np.repeat(np.arange(5), 60)]
+    best = gains[linear_sum_assignment(-gains)].mean()
+    assert transported_probability(probabilities, np.full(5, 0.2)) == pytest.approx(best, abs=1e-5)
+
+
+def test_transport_of_a_perfect_predictor_under_label_shift_is_total_variation():
+    shares = np.array([0.5, 0.3, 0.2])
+    domain = one_hot(3, (200, 300, 500))
+    assert transported_probability(domain.probabilities, shares) == pytest.approx(1 - 0.3, abs=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000))
+def test_transport_never_exceeds_average_confidence(seed):
+    random = np.random.default_rng(seed)
+    probabilities = Outputs(random.normal(size=(50, 4)) * random.uniform(0.1, 10)).probabilities
+    value = transported_probability(probabilities, random.dirichlet(np.ones(4)))
+    assert 0 <= value <= probabilities.max(axis=1).mean() + 1e-9
+
+
+# --- calibrated models ------------------------------------------------------------------------------------------------
+
+
+def drawn(random, count, scale, sharpened=1.0):
+    """Logits, and labels drawn from their own softmax; then maybe sharpened, so that the model is too sure."""
+    outputs = Outputs(random.normal(size=(count, 4)) * scale)
+    labels = (outputs.probabilities.cumsum(axis=1) < random.random((count, 1))).sum(axis=1)
+    return Outputs(outputs.logits * sharpened, labels=labels)
+
+
+@pytest.mark.parametrize("name", ["doc", "atc-mc", "atc-ne", "cot"])
+def test_a_calibrated_model_s_accuracy_is_recovered_and_a_miscalibrated_twin_s_is_not(name):
+    # ATC's threshold carries over only where confidence is distributed alike: it gets the same distribution again.
+    there = 3.0 if name.startswith("atc") else 1.5
+    count, misses = 1000, {1.0: 0, 3.0: 0}
+    for sharpened in misses:
+        for seed in range(20):
+            random = np.random.default_rng(seed)
+            source, domain = drawn(random, 8 * count, 3.0, sharpened), drawn(random, count, there, sharpened)
+            error = abs(score(name, domain, Reference(source)) - domain.accuracy)
+            # Both the score and the accuracy are of a drawn set: two binomial errors.
+            spread = np.sqrt(2 * domain.accuracy * (1 - domain.accuracy) / count)
+            misses[sharpened] += error > 3 * spread
+    assert misses[1.0] == 0
+    if not name.startswith("atc"):
+        assert misses[3.0] >= 15, misses
+
+
+def test_atc_fails_for_a_model_that_is_sure_of_what_it_gets_wrong():
+    random = np.random.default_rng(0)
+    source = drawn(random, 2000, 3.0)
+    wrong = Outputs(source.logits, labels=(source.predictions + (random.random(2000) < 0.5)) % 4)
+    assert score("atc-mc", wrong, Reference(source)) > wrong.accuracy + 0.2
+
+
+def test_temperature_undoes_sharpening():
+    source = drawn(np.random.default_rng(0), 4000, 2.0, sharpened=3.0)
+    reference = Reference(source)
+    assert reference.temperature == pytest.approx(3.0, rel=0.1)
+    assert reference.calibrated().outputs.confidence.mean() == pytest.approx(reference.accuracy, abs=0.02)
+
+
+@pytest.mark.parametrize("name", LOGITS_ONLY)
+def test_a_constant_predictor_has_a_defined_value(name):
+    always = Outputs(np.tile([2.0, 0, 0], (30, 1)), labels=np.arange(30) % 3)
+    assert np.isfinite(score(name, always, Reference(always)))
+
+
+# --- what changes nothing ---------------------------------------------------------------------------------------------
+
+
+def made(seed):
+    random = np.random.default_rng(seed)
+    both = []
+    for scale in (2.0, 1.0):
+        logits = random.normal(size=(60, 4)) * scale
+        labels = random.permutation(np.repeat(np.arange(4), 15))
+        pool = random.integers(0, 4, (3, 60))
+        both.append(Outputs(logits, random.normal(size=(60, 5)) * scale, labels, pool))
+    return both
+
+
+ALL = [name for name in METHODS if name != "aline-s"]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_order_doubling_and_names_of_classes_change_nothing(name, seed):
+    source, domain = made(seed)
+    reference = Reference(source)
+    first = score(name, domain, reference)
+    places = np.random.default_rng(seed).permutation(60)
+    assert score(name, domain.take(places), reference) == pytest.approx(first, abs=1e-6)
+    if name != "frechet-distance":  # its covariance divides by n − 1
+        assert score(name, domain.take(np.tile(np.arange(60), 2)), reference) == pytest.approx(first, abs=1e-6)
+    renamed = np.array([2, 0, 3, 1])
+    back = np.argsort(renamed)
+    others = [
+        Outputs(one.logits[:, renamed], one.features, back[one.labels], back[one.pool]) for one in (source, domain)
+    ]
+    assert score(name, others[1], Reference(others[0])) == pytest.approx(first, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_constant_added_to_an_image_s_logits_changes_nothing(name):
+    source, domain = made(3)
+    lifted = Outputs(domain.logits + np.arange(60)[:, None], domain.features, domain.labels, domain.pool)
+    assert score(name, lifted, Reference(source)) == pytest.approx(score(name, domain, Reference(source)), abs=1e-6)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Outputs(np.zeros((0, 3)), name="site B"), "There are no images in site B"),
+        (lambda: Outputs(np.zeros((1, 3))), "There is one image"),
+        (lambda: Outputs(np.array([[0, 1.0], [np.nan, 0]])), "not finite for 1 of 2 images, the first at place 1"),
+        (lambda: Outputs(np.zeros((2, 3)), np.array([[1.0], [np.inf]])), "features of these images are not finite"),
+        (lambda: Outputs(np.zeros((2, 3)), labels=np.array([0, 3])), "has the label 3, and the model has 3 classes"),
+        (lambda: Outputs(np.zeros((2, 3)), labels=np.array([0])), "2 images but labels of 1"),
+        (lambda: Reference(Outputs(np.zeros((2, 3)))), "The source set has no labels"),
+        (lambda: agreement_matrix(np.zeros((1, 4)), 3), "A pool of 1 model has no agreement"),
+        (lambda: score("ms-aol", Outputs(np.zeros((2, 3)))), "needs a pool of models, and there is only one"),
+        (
+            lambda: score("bop-js", Outputs(np.zeros((2, 3))), Reference(with_features(np.eye(4)))),
+            "The model gave no features",
+        ),
+        (lambda: on_the_line(np.zeros((2, 4)), np.zeros(4), np.zeros((2, 4)), 3), "three models or more"),
+        (lambda: on_the_line(np.zeros((3, 4)), np.zeros(4), np.zeros((3, 4)), 3), "0 of 3 pairs"),
+    ],
+)
+def test_bad_input_is_one_sentence(make, words):
+    with pytest.raises(DataError, match=words):
+        make()

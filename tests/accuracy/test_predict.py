@@ -1,0 +1,246 @@
+"""Predicting from Python and from the command line, on built-in data and on functions."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import shiftbed
+from shiftbed.accuracy import domains as made_domains
+from shiftbed.accuracy.domains import corrupted, held_out, target
+from shiftbed.accuracy.extraction import DomainImages, Extractor
+from shiftbed.accuracy.nearness import Surroundings
+from shiftbed.accuracy.outputs import Outputs
+from shiftbed.accuracy.predict import predict_accuracy
+from shiftbed.accuracy.study import study
+from shiftbed.accuracy.unsure import least_sure
+from shiftbed.cli import app
+from shiftbed.data import load as load_dataset
+from shiftbed.errors import DataError, ShiftbedError
+from shiftbed.training.model import load
+from shiftbed.training.store import LocalStore
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    job = shiftbed.train("RotatedDigits", "ERM", "75", out, steps=60, device="cpu")
+    return out / "jobs" / job.id
+
+
+@pytest.fixture
+def few_corruptions(monkeypatch):
+    """Some corruptions of few images: what is tested is the way, not the numbers."""
+    few = ("gaussian_noise", "contrast", "pixelate", "brightness", "defocus_blur", "snow", "fog", "saturate", "frost")
+    monkeypatch.setattr(made_domains.corrupted, "__defaults__", (few, (1, 5)))
+    monkeypatch.setattr(made_domains.held_out, "__defaults__", (120,))
+
+
+def linear(images):
+    """A model by hand: the class is the brighter half, and the features are the brightnesses."""
+    values = np.stack([images[:, :4].mean(axis=(1, 2, 3)), images[:, 4:].mean(axis=(1, 2, 3))], axis=1) / 255
+    return 8 * values, values
+
+
+def halves(random, count, noise):
+    labels = random.integers(0, 2, count)
+    images = random.normal(90, noise, (count, 8, 8, 1))
+    images[:, :4] += 40 * (labels == 0)[:, None, None, None]
+    images[:, 4:] += 40 * (labels == 1)[:, None, None, None]
+    return images.clip(0, 255).astype(np.uint8), labels
+
+
+def test_a_function_s_accuracy_is_predicted_from_labelled_domains():
+    random = np.random.default_rng(0)
+    source = halves(random, 400, 60)
+    labelled = {f"noise {noise}": halves(random, 400, noise) for noise in range(70, 250, 12)}
+    images, labels = halves(random, 400, 150)
+    made = predict_accuracy(linear, images, source=source, domains=labelled)
+    accuracy = (linear(images)[0].argmax(1) == labels).mean()
+    assert made.low <= accuracy <= made.high
+    assert made.high - made.low < 0.4
+    assert made.domains == made.groups == len(labelled)
+    assert made.images == 400
+    assert "rely on it" in made.trust
+    assert {one.method for one in made.estimates} >= {"atc-mc", "cot", "doc", "nuclear-norm", "frechet-distance"}
+    assert json.loads(json.dumps(made.to_dict()))["method"] == "atc-mc"
+
+
+def test_a_domain_unlike_the_labelled_ones_is_not_to_be_relied_on():
+    random = np.random.default_rng(0)
+    source = halves(random, 200, 60)
+    labelled = {f"noise {noise}": halves(random, 200, noise) for noise in range(50, 170, 6)}
+    white = np.full((200, 8, 8, 1), 255, np.uint8) - random.integers(0, 3, (200, 8, 8, 1)).astype(np.uint8)
+    made = predict_accuracy(linear, white, source=source, domains=labelled)
+    assert "do not rely on the interval" in made.trust
+
+
+def test_without_labelled_domains_the_direct_methods_answer():
+    random = np.random.default_rng(0)
+    images, labels = halves(random, 300, 100)
+    two = np.repeat(images, 2, axis=3)  # two channels: no corruption takes them
+    made = predict_accuracy(linear, two, source=(two, labels))
+    assert made.level is None
+    assert made.domains == 0
+    assert made.accuracy == pytest.approx((linear(two)[0].argmax(1) == labels).mean(), abs=0.01)
+    assert made.low == min(made.direct.values())
+    assert "is no interval" in made.trust
+
+
+def test_a_run_predicts_on_a_folder_and_computes_nothing_twice(run, tmp_path, few_corruptions):
+    digits = load_dataset("RotatedDigits")["75"].inputs
+    for place, image in enumerate(digits):
+        Image.fromarray(image[..., 0]).save(tmp_path / f"{place:04d}.png")
+    first = predict_accuracy(run, "RotatedDigits/75")
+    of_files = predict_accuracy(run, tmp_path)
+    assert (of_files.accuracy, of_files.low) == (first.accuracy, first.low)
+    assert 0 <= first.low <= first.accuracy <= first.high <= 1
+    kept = sorted((run / "outputs").rglob("*.npz"))
+    assert len(kept) == 2 + first.domains  # the clean source is one of the labelled domains
+    times = [path.stat().st_mtime_ns for path in kept]
+    again = predict_accuracy(run, "RotatedDigits/75", method="cot")
+    assert [path.stat().st_mtime_ns for path in kept] == times
+    assert {one.method: one for one in again.estimates} == {one.method: one for one in first.estimates}
+
+
+def test_the_command_line_predicts_and_shows_unsure_images(run, tmp_path, few_corruptions):
+    found = CliRunner().invoke(app, ["predict", str(run), "--on", "RotatedDigits/75", "--json", "--device", "cpu"])
+    assert found.exit_code == 0, found.output
+    said = json.loads(found.stdout)
+    assert said["level"] == 0.9
+    arguments = ["predict", str(run), "--on", "RotatedDigits/75", "--unsure", str(tmp_path / "unsure")]
+    found = CliRunner().invoke(app, [*arguments, "--device", "cpu"])
+    assert "Predicted accuracy on RotatedDigits/75" in found.stdout
+    assert "Next: shiftbed predict" in found.stdout
+    rows = (tmp_path / "unsure.csv").read_text().splitlines()
+    sure = [float(row.split(",")[2]) for row in rows[1:]]
+    assert rows[0] == "image,prediction,confidence,margin,entropy"
+    assert sure == sorted(sure)
+    assert Image.open(tmp_path / "unsure.png").size[0] > 400
+
+
+def test_what_was_cut_off_is_computed_again(run, tmp_path):
+    extract = Extractor(load(run), LocalStore(tmp_path))
+    domain = DomainImages.of("some", held_out(run, 20).images())
+    whole = extract(domain)
+    (path,) = tmp_path.rglob("*.npz")
+    path.write_bytes(path.read_bytes()[:100])
+    assert np.array_equal(extract(domain).logits, whole.logits)
+    assert extract.computed == 2
+    assert np.array_equal(extract(domain).features, whole.features)
+    assert extract.computed == 2
+
+
+def test_held_out_images_are_the_model_s_validation_images(run):
+    source = held_out(run, 10_000)
+    outputs = Extractor(load(run))(source)
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    validated = [split for name, split in records[-1]["splits"].items() if name.endswith("/out") and "75" not in name]
+    right = sum(split["accuracy"] * split["count"] for split in validated)
+    assert outputs.right.sum() == pytest.approx(right)
+
+
+def test_features_are_what_the_classifier_sees(run):
+    model = load(run)
+    logits, features = model.outputs(held_out(run, 30).images())
+    layer = model.algorithm.classifier
+    expected = features @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+    assert np.allclose(logits, expected, atol=1e-4)
+    empty = model.outputs(np.zeros((0, 28, 28, 1), np.uint8))
+    assert empty[0].shape == (0, len(model.classes))
+    assert empty[1] is None
+
+
+def test_corrupted_domains_are_made_only_when_asked_for():
+    images, labels = np.zeros((4, 8, 8, 3), np.uint8), np.zeros(4, int)
+    found = corrupted(DomainImages.of("source", images, labels), ("gaussian_noise", "fog"), (1, 2))
+    assert [one.name for one in found] == ["clean", "gaussian_noise-1", "gaussian_noise-2", "fog-1", "fog-2"]
+    assert [one.group for one in found] == ["clean", "gaussian_noise", "gaussian_noise", "fog", "fog"]
+    assert len({one.id for one in found}) == 5
+    assert found[1].images().shape == images.shape
+
+
+def test_nearness_of_a_labelled_domain_itself():
+    random = np.random.default_rng(0)
+    around = Surroundings(Outputs(np.zeros((100, 2)), random.normal(size=(100, 3))))
+    for place in range(9):
+        around.add(Outputs(np.zeros((100, 2)), random.normal(place, 1, (100, 3)), name=f"at {place}"), str(place))
+    near = around.locate(Outputs(np.zeros((100, 2)), random.normal(4, 1, (100, 3))))
+    assert near.nearest == "at 4"
+    assert near.share == 1.0  # all others are a step of 1 away from their nearest
+    far = around.locate(Outputs(np.zeros((100, 2)), random.normal(40, 1, (100, 3))))
+    assert far.share == 0.1  # it alone: 1 of 9 + 1
+
+
+def test_the_least_sure_come_first():
+    assert least_sure(Outputs(np.array([[3.0, 0], [0.1, 0], [1, 0]])), 2).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda run: predict_accuracy(linear, np.zeros((0, 8, 8, 1), np.uint8), source=()), "There are no images"),
+        (lambda run: predict_accuracy(linear, np.zeros((1, 8, 8, 1), np.uint8), source=()), "There is one image"),
+        (lambda run: predict_accuracy(linear, np.zeros((3, 8, 8, 1), np.uint8)), "A source of labelled images"),
+        (
+            lambda run: predict_accuracy(
+                linear, np.zeros((3, 8, 8, 1), np.uint8), source=(np.zeros((3, 8, 8, 1)), None)
+            ),
+            "The source set has no labels",
+        ),
+        (
+            lambda run: predict_accuracy(
+                lambda images: np.full((len(images), 2), np.nan), np.zeros((3, 8, 8, 1), np.uint8), source=()
+            ),
+            "not finite for 3 of 3",
+        ),
+        (
+            lambda run: predict_accuracy(
+                lambda images: linear(images)[0],
+                np.zeros((3, 8, 8, 1), np.uint8),
+                source=(np.zeros((3, 8, 8, 1), np.uint8), np.zeros(3, int)),
+                method="bop-js",
+            ),
+            "bop-js needs features, which this model does not have",
+        ),
+        (lambda run: predict_accuracy(run, "EmojiStyles/noto"), "are not the model's"),
+        (lambda run: predict_accuracy(run, "RotatedDigits"), "has 6 domains"),
+        (lambda run: predict_accuracy(run, "RotatedDigits/99"), "has no domain '99'"),
+        (lambda run: predict_accuracy(run, "nowhere"), "is no folder of images"),
+        (lambda run: predict_accuracy(run, "RotatedDigits/75", method="act-mc"), "Did you mean atc-mc"),
+        (lambda run: predict_accuracy(run, "RotatedDigits/75", domains="EmojiStyles"), "are not the model's"),
+    ],
+)
+def test_bad_input_is_one_sentence(run, call, words):
+    with pytest.raises(ShiftbedError, match=words):
+        call(run)
+
+
+def test_an_empty_folder_is_said_so(tmp_path):
+    with pytest.raises(DataError, match="There are no images in"):
+        target(str(tmp_path), ())
+
+
+def test_a_run_that_does_not_know_its_data_asks_for_a_source(run, tmp_path):
+    (tmp_path / "weights.safetensors").write_bytes((run / "weights.safetensors").read_bytes())
+    with pytest.raises(DataError, match="name a labelled source dataset"):
+        predict_accuracy(tmp_path, "RotatedDigits/75")
+
+
+def test_a_study_of_two_models_from_the_command_line(run, tmp_path, few_corruptions):
+    for place in range(2):
+        (tmp_path / f"model-{place}").mkdir()
+        for name in ("weights.safetensors", "job.json"):
+            (tmp_path / f"model-{place}" / name).write_bytes((run / name).read_bytes())
+    arguments = ["accuracy", str(tmp_path), "--out", str(tmp_path / "study"), "--device", "cpu", "--json"]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 0, found.output
+    made = json.loads(found.stdout)
+    assert made["constant scores"] == ["ms-aol"]  # the models are equal; aline-s needs three
+    assert {row["method"] for row in made["mae"]} >= {"atc-mc", "cot", "mean of the others"}
+    assert json.loads((tmp_path / "study" / "study.json").read_text()) == made
+    assert (tmp_path / "study" / "scatter.png").exists()
+    with pytest.raises(DataError, match="There are no weights"):
+        study(tmp_path / "study", tmp_path)

@@ -1,0 +1,46 @@
+"""The label-free rule picks by what confidence says of the test domain."""
+
+import numpy as np
+import pytest
+
+from shiftbed.selection import SELECTIONS, JobRecords
+from shiftbed.training.evaluation import split_metrics
+from tests.conftest import tiny_job
+
+
+def job(draw, step_values):
+    about = tiny_job("ERM", draw=draw).describe()
+    rows = []
+    for step, (accuracy, source, there) in step_values.items():
+        splits = {}
+        for split in about["splits"]:
+            if split["role"] == "validation" and split["part"] == "out":
+                splits[split["name"]] = {"accuracy": accuracy, "confidence": source}
+            elif split["role"] == "test":
+                splits[split["name"]] = {"accuracy": 0.0, "confidence": there}
+        rows.append({"step": step, "splits": splits})
+    return JobRecords(about, "done", rows)
+
+
+def test_it_takes_the_best_predicted_accuracy():
+    # 0.9 − (0.95 − 0.5) = 0.45; 0.8 − (0.8 − 0.7) = 0.7; 0.7 − (0.75 − 0.72) = 0.67
+    jobs = [job(0, {2: (0.9, 0.95, 0.5), 4: (0.8, 0.8, 0.7)}), job(1, {2: (0.7, 0.75, 0.72)})]
+    choice = SELECTIONS["predicted-accuracy"].choose(jobs)
+    assert (choice.draw, choice.step) == (0, 4)
+    assert choice.score == pytest.approx(0.7)
+    assert SELECTIONS["training-domain-validation"].choose(jobs).step == 2
+
+
+def test_it_is_no_oracle_but_leaks_to_algorithms_that_never_see_test_images():
+    rule = SELECTIONS["predicted-accuracy"]
+    assert not rule.oracle
+    assert rule.leaks("ERM")
+    assert not any(column.role == "test" and column.metric == "accuracy" for column in rule.columns)
+
+
+def test_records_hold_the_mean_confidence():
+    import torch
+
+    logits = torch.log(torch.tensor([[0.9, 0.1], [0.3, 0.7]]))
+    assert float(split_metrics(logits, torch.tensor([0, 0]))["confidence"]) == pytest.approx(0.8)
+    assert np.isfinite(float(split_metrics(logits, torch.tensor([1, 1]))["confidence"]))

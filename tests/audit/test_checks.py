@@ -1,0 +1,223 @@
+"""The other sources: spaces, splits, variance, rankings, duplicates, imported sweeps, and the command line."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from shiftbed.audit.boards import ranking, ranking_against
+from shiftbed.audit.completeness import draws
+from shiftbed.audit.duplicates import twins
+from shiftbed.audit.spaces import _distribution, search_spaces
+from shiftbed.audit.splits import augmented_validation, initial_weights, training_labels
+from shiftbed.audit.subject import METRICS, Subject
+from shiftbed.audit.variance import variance
+from shiftbed.audit.verbs import audit_sweep
+from shiftbed.cli import app
+from shiftbed.data.dataset import Domain
+from shiftbed.errors import StoreError
+from shiftbed.hparams import constant, log_uniform, uniform
+from shiftbed.selection import tasks_of
+from shiftbed.sweeps.domainbed_format import export_domainbed, import_domainbed
+from tests.audit.made_sweeps import write_sweep
+from tests.made_records import made_job
+
+
+def subject(jobs, plan=()):
+    return Subject("DIR", tasks_of(jobs, METRICS), plan)
+
+
+# --- Search spaces ---------------------------------------------------------------------------------------------------
+
+LR = log_uniform(1e-5, 1e-3, default=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ([1e-4], "fixed at 0.0001"),
+        ([2e-3, 1e-4], "outside the registered range"),
+        (list(np.geomspace(1.0e-4, 1.2e-4, 8)), "narrowed"),
+        ([*np.geomspace(4e-4, 9e-4, 12), 5e-5, 2e-5], "shifted"),
+        (list(np.geomspace(1.1e-5, 9e-4, 12)), None),
+        ([1e-4, 3e-4], None),  # two values say nothing
+    ],
+)
+def test_values_are_told_from_their_prior(values, what):
+    assert _distribution(values, LR)[0] == what
+
+
+def test_draws_from_the_prior_itself_are_hardly_ever_called_otherwise():
+    random = np.random.RandomState(1)
+    for prior in (LR, uniform(0, 1, default=0.5)):
+        found = [_distribution([prior.sample(random) for _ in range(20)], prior)[0] for _ in range(200)]
+        assert sum(one is not None for one in found) <= 2
+
+
+def test_a_constant_set_to_something_else_is_fixed():
+    assert _distribution([0.1], constant(0.0))[0] == "fixed at 0.1"
+
+
+def test_what_is_set_by_hand_is_reported(tmp_path):
+    write_sweep(tmp_path, algorithms=("ERM",), draws=2, trials=1, overrides={"lr": 1e-4})
+    found = search_spaces(Subject.read(tmp_path))
+    assert found.verdict == "alarm" and "lr of ERM fixed by hand" in found.sentence
+
+
+def test_the_winner_of_a_search_keeps_its_values_in_other_trials(tmp_path):
+    """In a design with two stages the values of all trials are the first one's draws."""
+    write_sweep(tmp_path, algorithms=("ERM",), draws=3, trials=1)
+    one = Subject.read(tmp_path)
+    abouts = [{**about, "trial": 1} for about in one.abouts if about["draw"] == 1]
+    plan = [{**row, "design": "search-once"} for row in one.plan]
+    jobs = [made_job(about["draw"], [], **{k: v for k, v in about.items() if k != "draw"}) for about in abouts]
+    both = Subject("DIR", [*one.tasks, *tasks_of(jobs, METRICS)], plan)
+    assert search_spaces(both).verdict == "clear"
+    assert draws(both).verdict == "clear"
+    assert search_spaces(Subject("DIR", both.tasks, one.plan)).verdict == "alarm"  # of another trial's draws
+
+
+# --- Splits and recipes ----------------------------------------------------------------------------------------------
+
+
+def test_adaptation_is_named_and_target_trained_references_are_no_alarm():
+    splits = [
+        {"name": "a/in", "domain": "a", "part": "in", "role": "train"},
+        {"name": "b/rest", "domain": "b", "part": "rest", "role": "unlabelled"},
+        {"name": "b/in", "domain": "b", "part": "in", "role": "test"},
+    ]
+    task = {"kind": "leave-out", "test": ["b"], "adapt": 0.2}
+    found = training_labels(subject([made_job(0, [], tested=("b",), splits=splits, task=task)]))
+    assert found.verdict == "exposed" and "0.2 of their test domains" in found.sentence
+    splits = [{"name": f"a/{p}", "domain": "a", "part": p, "role": r} for p, r in (("in", "train"), ("rest", "test"))]
+    job = made_job(0, [], tested=("a",), splits=splits, task={"kind": "target-trained", "domains": ["a"]})
+    assert training_labels(subject([job])).verdict == "clear"
+
+
+def test_initial_weights_expose():
+    recipe = {"name": "quick", "steps": 30, "evaluate_every": 10, "initial_weights": "imagenet"}
+    found = initial_weights(subject([made_job(0, [], recipe=recipe)]))
+    assert found.verdict == "exposed" and "imagenet" in found.sentence
+    assert found.commands[0][1] == "shiftbed audit DIR --run"
+
+
+# --- Variance and rankings -------------------------------------------------------------------------------------------
+
+
+def rows(*accuracies):
+    """Records of a job, validated ever better: honest selection takes the last."""
+    return [(10 * n, {"a/out": n / 10, "b/out": n / 10, "c/in": a, "c/out": a}) for n, a in enumerate(accuracies, 1)]
+
+
+def test_the_gains_of_picking_the_best_checkpoint_and_seed_by_hand():
+    jobs = [made_job(0, rows(0.5, 0.9, 0.7), trial=0), made_job(0, rows(0.5, 0.6, 0.6), trial=1)]
+    found = variance(subject(jobs))
+    (row,) = found.grids[0].data
+    assert row["best_checkpoint"] == pytest.approx(10.0)  # 20 and 0 points
+    assert row["best_seed"] == pytest.approx(5.0)  # 70 over the mean of 70 and 60
+    assert row["seed"] == pytest.approx(np.std([70, 60], ddof=1))
+    assert row["checkpoint"] == pytest.approx((np.std([50, 90, 70], ddof=1) + np.std([50, 60, 60], ddof=1)) / 2)
+
+
+def test_variance_exposes_where_it_exceeds_the_lead_of_the_winner():
+    jobs = [made_job(0, rows(0.5, 0.9, 0.7), algorithm="ERM"), made_job(0, rows(0.6, 0.6, 0.65), algorithm="CORAL")]
+    assert "more than the 5.0 points" in variance(subject(jobs)).sentence
+    jobs[1] = made_job(0, rows(0.1, 0.1, 0.1), algorithm="CORAL")
+    assert variance(subject(jobs)).verdict == "clear"
+
+
+def test_a_ranking_that_oracle_selection_turns_around_is_exposed():
+    jobs = [
+        made_job(0, rows(0.5, 0.6), algorithm="ERM"),
+        made_job(0, rows(0.5, 0.5), algorithm="CORAL"),
+        made_job(1, [(10, {"a/out": 0.0, "b/out": 0.0, "c/in": 0.8, "c/out": 0.8})], algorithm="CORAL"),
+    ]
+    found = ranking(subject(jobs))
+    assert found.verdict == "exposed" and "ERM is first" in found.sentence and "CORAL in oracle" in found.sentence
+    assert [row["change_of_rank"] for row in found.grids[0].data] == [1, -1]
+
+
+def test_two_sweeps_stand_side_by_side():
+    one = subject([made_job(0, rows(0.6), algorithm="ERM"), made_job(0, rows(0.5), algorithm="CORAL")])
+    other = subject([made_job(0, rows(0.4), algorithm="ERM"), made_job(0, rows(0.5), algorithm="CORAL")])
+    assert ranking_against(one, one).verdict == "clear"
+    found = ranking_against(one, other)
+    assert found.verdict == "exposed" and "-1.00" in found.sentence
+
+
+# --- Duplicates ------------------------------------------------------------------------------------------------------
+
+
+def domain(name, images):
+    return Domain(name, np.stack(images), np.zeros(len(images), np.int64))
+
+
+def test_flat_images_and_small_ones_are_twins_only_pixel_by_pixel():
+    random = np.random.default_rng(0)
+    flat = np.full((48, 48, 3), 200, np.uint8)
+    assert twins([domain("a", [flat]), domain("b", [flat - 1])]) == []
+    (pair,) = twins([domain("a", [flat]), domain("b", [flat])])
+    assert pair.identical
+    small = random.integers(0, 256, (16, 16, 1), np.uint8)
+    assert twins([domain("a", [small]), domain("b", [np.minimum(small, 250)])]) == []
+
+
+def test_another_colour_is_another_image():
+    random = np.random.default_rng(0)
+    image = np.kron(random.integers(40, 200, (6, 6, 3), np.uint8), np.ones((8, 8, 1), np.uint8))
+    noisy = np.clip(image.astype(int) + random.normal(0, 3, image.shape), 0, 255).astype(np.uint8)
+    recoloured = (image + np.array([30, -30, 0])).astype(np.uint8)  # as bright as before
+    assert len(twins([domain("a", [image]), domain("b", [noisy])])) == 1
+    assert twins([domain("a", [image]), domain("b", [recoloured])]) == []
+
+
+# --- Whole sweeps ----------------------------------------------------------------------------------------------------
+
+
+def test_an_imported_sweep_is_audited_as_far_as_it_allows(tmp_path):
+    write_sweep(tmp_path / "ours", algorithms=("ERM", "Mixup"), draws=3, trials=1)
+    export_domainbed(tmp_path / "ours", tmp_path / "theirs")
+    import_domainbed(tmp_path / "theirs", tmp_path / "imported")
+    found = audit_sweep(tmp_path / "imported")
+    assert {one.source for one in found.findings if one.verdict == "unknown"} >= {"pretraining", "augmented validation"}
+    assert found["oracle selection"].grids and found["query budget"].grids
+    assert "DomainBed's records do not say" in found["pretraining"].sentence
+
+
+def test_domainbed_s_augmentation_of_validation_images_is_an_alarm():
+    job = made_job(0, rows(0.5), revision="domainbed", hparams={"data_augmentation": True})
+    assert augmented_validation(subject([job])).verdict == "alarm"
+    job = made_job(0, rows(0.5), revision="domainbed", hparams={"data_augmentation": False})
+    assert augmented_validation(subject([job])).verdict == "clear"
+
+
+def test_an_evenly_unfinished_sweep_is_unknown_and_a_cut_job_an_alarm():
+    jobs = [made_job(draw, rows(0.5, 0.6), algorithm=name) for draw in (0, 1) for name in ("ERM", "CORAL")]
+    assert draws(subject(jobs)).verdict == "clear"
+    assert draws(subject(jobs, [{"id": "more", "setting": "x"}])).verdict == "unknown"
+    found = draws(subject([*jobs[:3], made_job(1, rows(0.9), algorithm="CORAL")]))
+    assert found.verdict == "alarm" and "fewer records" in found.sentence
+    found = draws(subject(jobs[:3]))
+    assert found.verdict == "alarm" and "CORAL on c: trial 0, draw 1" in found.sentence
+
+
+def test_the_command_prints_a_page_or_json(tmp_path):
+    write_sweep(tmp_path / "sweep", algorithms=("ERM", "Mixup"), draws=2, trials=1, test_domains=("-90%",))
+    page = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep")])
+    assert page.exit_code == 0 and "search space:" in page.output and "Next: shiftbed audit" in page.output
+    brief = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep"), "--brief"])
+    assert len(brief.output) < len(page.output)
+    printed = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep"), "--json"])
+    assert json.loads(printed.output)["jobs"] == 4
+
+
+def test_wrong_inputs_get_a_sentence(tmp_path):
+    with pytest.raises(StoreError, match="no finished job"):
+        audit_sweep(tmp_path)
+    write_sweep(tmp_path / "sweep", algorithms=("ERM",), draws=1, trials=1, test_domains=("-90%",))
+    (tmp_path / "table.json").write_text("{}")
+    with pytest.raises(StoreError, match="is no table of a sweep"):
+        audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")
+    with pytest.raises(StoreError, match="is no table of a sweep"):
+        audit_sweep(tmp_path / "sweep", table=tmp_path / "missing.json")

@@ -1,0 +1,118 @@
+"""Leakage by the number of test domains, against DomainBed-v2's tables, by hand, and by what must always hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from shiftbed import published
+from shiftbed.audit.oracle import Leakage, cells_tested_jointly, joint_leakage, leakage, luck, oracle_gap
+from shiftbed.audit.subject import Subject
+from shiftbed.selection import tasks_of
+from tests.made_records import made_job
+
+TABLE = "domainbed-v2/table-4"
+# Three draws that reproduce the published block of NICO++ (autumn, rock, dim) to the last digit; the last is honest.
+DRAWS = np.array([[79.44, 79.58, 71.42], [78.40, 79.08, 72.58], [78.94, 79.26, 71.94]])
+
+
+def test_the_published_block_of_nico_is_reproduced_to_the_last_digit():
+    found = leakage(DRAWS, chosen=2)
+    expected = [[79.44, 79.58, 72.58], [78.92, 79.33, 72.58], [79.44, 79.58, 71.42]]
+    np.testing.assert_allclose(found.oracle, expected, atol=0.005)
+    np.testing.assert_allclose(found.leakage, [0.49, 0.23, 0.10], atol=0.005)
+    assert [round(100 * share) for share in found.change] == [0, -53, -79]
+
+
+def published_blocks():
+    groups = {}
+    for cell in published.cells(TABLE):
+        group, _, k = cell.setting.removeprefix("tested on ").partition("; K=")
+        groups.setdefault((cell.dataset, group), {}).setdefault(int(k or 0), []).append(cell)
+    return groups
+
+
+@pytest.mark.parametrize("block", published_blocks().values(), ids=lambda block: block[0][0].setting)
+def test_the_percents_of_table_4_follow_from_its_accuracies(block):
+    accuracy = {k: np.array([c.mean for c in cells if c.domain]) for k, cells in block.items()}
+    found = Leakage(accuracy[0], np.stack([accuracy[k] for k in (1, 2, 3)]))
+    for k in (1, 2, 3):
+        printed = {cell.measure: cell.mean for cell in block[k] if not cell.domain}
+        assert found.leakage[k - 1] == pytest.approx(printed["leakage"], abs=0.006)
+        assert round(100 * found.change[k - 1]) == printed["change of leakage in percent"]
+
+
+matrices = st.tuples(st.integers(1, 5), st.integers(1, 4)).flatmap(
+    lambda shape: arrays(np.float64, shape, elements=st.floats(0, 100, width=32))
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(matrices, st.integers(0, 4), st.floats(-10, 10))
+def test_leakage_never_grows_with_k_and_is_never_negative(accuracy, chosen, shift):
+    found = leakage(accuracy, chosen % len(accuracy))
+    assert (np.diff(found.leakage) <= 1e-9).all() and found.leakage[-1] >= -1e-9
+    moved = accuracy + shift * np.arange(accuracy.shape[1])  # a constant for each domain
+    np.testing.assert_allclose(leakage(moved, chosen % len(accuracy)).leakage, found.leakage, atol=1e-4)
+    assert leakage(accuracy[:1], 0).leakage == pytest.approx(0)
+
+
+def test_luck_is_what_shuffled_accuracies_give():
+    # Two draws, two domains: shuffled, the columns agree half of the time. K = 1 always finds 10 over a mean of 5;
+    # K = 2 finds 10 if they agree and 5 if not, against a random draw's 5.
+    accuracy = np.array([[0.0, 0.0], [10.0, 10.0]])
+    assert luck(accuracy, chosen=0) == pytest.approx([5.0, 2.5], abs=1.0)
+    assert leakage(accuracy, chosen=0).leakage == pytest.approx([10.0, 10.0])
+
+
+def jobs(tested, domains="abcde"):
+    """Three draws, the honest one is the last (validation 0.9)."""
+    made = []
+    for draw, (accuracies, validation) in enumerate(zip(DRAWS / 100, (0.5, 0.6, 0.9), strict=True)):
+        splits = {f"{name}/out": validation for name in domains if name not in tested}
+        splits |= {f"{name}/in": float(value) for name, value in zip(tested, accuracies, strict=False)}
+        splits |= {f"{name}/out": float(value) for name, value in zip(tested, accuracies, strict=False)}
+        made.append(made_job(draw, [(10, splits)], tested=tuple(tested), domains=tuple(domains)))
+    return made
+
+
+def subject(made):
+    return Subject("DIR", tasks_of(made, ["accuracy", "count", "loss", "half_accuracy"]))
+
+
+def test_the_records_of_a_sweep_give_the_same_table():
+    found = joint_leakage(subject(jobs("abc")))
+    (grid,) = found.grids
+    assert [row["leakage"] for row in grid.data] == pytest.approx([0.49, 0.23, 0.10], abs=0.005)
+    assert "0.49 points" in found.sentence and "0.10" in found.sentence
+    ((algorithm, trial, accuracy, chosen),) = cells_tested_jointly(subject(jobs("abc")).tasks[0])
+    assert (algorithm, trial, chosen) == ("ERM", 0, 2)
+    np.testing.assert_allclose(accuracy, DRAWS)
+
+
+def test_without_three_jointly_tested_domains_the_plan_is_printed():
+    made = [
+        made_job(0, [(10, {"15/out": 0.5, "0/in": 0.5})], tested=("0",), domains=("0", "15"), dataset="RotatedDigits")
+    ]
+    found = joint_leakage(subject(made))
+    assert found.verdict == "unknown"
+    ((_, command),) = found.commands
+    assert "sweep RotatedDigits" in command and "--protocol=k-sources:3" in command
+
+
+def test_the_gap_is_oracle_minus_honest_and_exposed_only_beyond_chance():
+    found = oracle_gap(subject(jobs("a")))
+    (row,) = found.grids[0].data
+    assert row["gap"] == pytest.approx(79.44 - 78.94) and row["n"] == 1
+    assert found.verdict == "clear"  # one pair may be chance
+
+
+def test_many_equal_gaps_are_more_than_chance():
+    made = []
+    for trial in range(10):
+        for draw, (test, validation) in enumerate(((0.8, 0.5), (0.7, 0.9))):
+            splits = {"a/out": validation, "b/out": validation, "c/in": test, "c/out": test}
+            made.append(made_job(draw, [(10, splits)], trial=trial))
+    found = oracle_gap(subject(made))
+    assert found.verdict == "exposed" and "+10.0 points" in found.sentence

@@ -1,0 +1,166 @@
+"""Leaks that a foreign script plants in files are found; clean sweeps raise no alarm."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shiftbed.audit.verbs import audit_sweep
+from shiftbed.data.prepare import prepare
+from shiftbed.tables import read_tables, render
+from tests.audit.made_sweeps import write_sweep
+
+SCRIPT = Path(__file__).with_name("plant_leaks.py")
+
+
+def plant(kind, path):
+    subprocess.run([sys.executable, str(SCRIPT), kind, str(path)], check=True)
+
+
+def alarms(folder, **more):
+    return {finding.source: finding.sentence for finding in audit_sweep(folder, **more).alarms}
+
+
+@pytest.fixture(scope="session")
+def clean_sweep(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clean") / "sweep"
+    write_sweep(folder, draws=8, trials=1, test_domains=("-90%", "+90%"))
+    return folder
+
+
+@pytest.fixture
+def sweep(clean_sweep, tmp_path):
+    shutil.copytree(clean_sweep, tmp_path / "sweep")
+    return tmp_path / "sweep"
+
+
+def test_the_clean_sweep_is_clean(sweep):
+    assert alarms(sweep) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "words"),
+    [
+        ("augmented", "augmented validation", "augments validation images"),
+        ("validation", "validation from the test domain", "validate on a domain that they test"),
+        ("trained", "test labels in training", "train on labels of a domain that they test"),
+        ("narrowed", "search space", "lr of"),
+        ("fixed", "search space", "mixup_alpha of Mixup fixed at 0.33"),
+        ("thinned", "draws", "CORAL on +90%"),
+    ],
+)
+def test_a_leak_in_the_sweep_is_found(sweep, kind, source, words):
+    plant(kind, sweep)
+    found = alarms(sweep)
+    assert list(found) == [source]
+    assert words in found[source]
+
+
+def test_a_narrowed_space_is_called_so(sweep):
+    plant("narrowed", sweep)
+    (grid,) = audit_sweep(sweep)["search space"].grids
+    assert {row["hyperparameter"]: row["what"] for row in grid.data} == {"lr": "narrowed"}
+    assert len(grid.data) == 3  # one for each algorithm
+
+
+def test_a_winner_chosen_by_test_accuracy_is_found(sweep):
+    table = sweep.parent / "table.json"
+    table.write_text(render(read_tables(sweep, ["training-domain-validation"]), "json"))
+    assert alarms(sweep, table=table) == {}
+    plant("winner", table)
+    found = alarms(sweep, table=table)
+    assert list(found) == ["published table"]
+    assert "the best of their cell on the test domain" in found["published table"]
+    (grid,) = audit_sweep(sweep, table=table)["published table"].grids
+    assert {row["algorithm"] for row in grid.data} == {"CORAL"}
+
+
+def texture(random):
+    """A smooth picture: noise of a few cells, enlarged."""
+    return Image.fromarray(random.integers(0, 256, (6, 6, 3), np.uint8)).resize((48, 48), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    """A folder of pictures: three domains, two classes, and a manifest of them."""
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "root"))
+    random, folder = np.random.default_rng(0), tmp_path / "pictures"
+    rows = []
+    for domain in ("one", "three", "two"):
+        for label in ("cat", "dog"):
+            (folder / domain / label).mkdir(parents=True)
+            for number in range(12):
+                path = folder / domain / label / f"{number}.png"
+                texture(random).save(path)
+                rows.append({"path": path.relative_to(tmp_path), "class": label, "domain": domain})
+    with (tmp_path / "listed.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder
+
+
+def audited_data(path):
+    prepare(str(path))
+    folder = path.parent / "sweep"
+    write_sweep(folder, dataset=path.stem, algorithms=("ERM",), draws=1, trials=1)
+    return audit_sweep(folder)["duplicates"]
+
+
+def test_pictures_that_differ_are_no_duplicates(images):
+    assert audited_data(images).verdict == "clear"
+
+
+def test_copies_encoded_anew_in_a_training_folder_are_found(images):
+    plant("reencoded", images)
+    found = audited_data(images)
+    assert found.verdict == "alarm"
+    (row,) = found.grids[0].data
+    assert (row["images"], row["identical"], row["same_label"]) == (12, 0, 12)
+    assert {row["smaller"], row["larger"]} == {"one", "two"}
+
+
+def test_test_labels_in_a_manifest_are_found(images):
+    manifest = images.parent / "listed.csv"
+    plant("labels", manifest)
+    found = audited_data(manifest)
+    assert found.verdict == "alarm"
+    (row,) = found.grids[0].data
+    assert (row["images"], row["identical"], row["same_label"]) == (12, 12, 12)
+
+
+def test_ten_clean_sweeps_raise_at_most_one_alarm(tmp_path):
+    raised = []
+    for seed in range(10):
+        folder = tmp_path / str(seed)
+        write_sweep(folder, algorithms=("ERM", "Mixup"), draws=4, trials=1, test_domains=("-90%",), seed=seed)
+        raised += audit_sweep(folder).alarms
+    assert len(raised) <= 1
+
+
+def test_the_page_fits_80_columns_and_the_json_has_the_same_verdicts(sweep):
+    plant("narrowed", sweep)
+    found = audit_sweep(sweep)
+    assert max(map(len, found.text().splitlines())) <= 80
+    assert "ALARM   search space" in found.text()
+    as_json = json.loads(json.dumps(found.as_dict()))
+    assert [one["verdict"] for one in as_json["findings"]] == [one.verdict for one in found.findings]
+
+
+def test_a_blind_audit_reads_no_accuracy(sweep, monkeypatch):
+    from shiftbed.sweeps.records import Records
+
+    asked = []
+    whole = Records.tasks
+    monkeypatch.setattr(Records, "tasks", lambda self, metrics: asked.extend(metrics) or whole(self, metrics))
+    plant("narrowed", sweep)
+    found = audit_sweep(sweep, blind=True)
+    assert asked == []
+    assert [one.source for one in found.alarms] == ["search space"]
+    assert found["test accuracies"].verdict == "unknown"

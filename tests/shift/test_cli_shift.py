@@ -1,0 +1,61 @@
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from shiftbed.cli import app
+from shiftbed.data.dataset import MultiDomainDataset
+from shiftbed.errors import ShiftbedError
+from shiftbed.shift import features, ratio
+from shiftbed.shift.closed_forms import CLOSED_FORMS
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    moments = {"mlp": ratio.Training(1e-2, 32, 1, 20), "mlp-390": ratio.Training(1e-3, 32, 1, 5)}
+    monkeypatch.setattr(ratio, "TRAINING", moments)
+
+
+def call(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["shift", *arguments, "--device", "cpu"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_built_in_dataset_is_measured_and_ends_in_a_picture(tmp_path):
+    said = call("ColoredDigits", "--runs", "2", "--most", "100", "--out", str(tmp_path))
+    assert "diversity" in said and "correlation" in said and "total variation is at least" in said
+    assert "kept 100 of 1,198" in said or "kept 99 of 1,198" in said
+    assert (tmp_path / "ColoredDigits-plane.png").stat().st_size > 5000
+    assert "Next: shiftbed shift ColoredDigits --matrix" in said
+
+
+def test_json_is_what_the_folder_keeps(tmp_path):
+    said = call("ColoredDigits", "--runs", "1", "--most", "100", "--no-baseline", "--json", "--out", str(tmp_path))
+    read = json.loads(said)
+    assert read == json.loads((tmp_path / "ColoredDigits.json").read_text())
+    assert read["method"] == "ratio" and 0 <= read["correlation"]["value"] <= 1
+    assert read["without_shift"] is None
+
+
+def test_without_labels_the_measures_that_need_none_still_run(tmp_path, monkeypatch):
+    made = CLOSED_FORMS["mean moved by 4"].dataset(100)
+    p, q = made.domains
+    unlabelled = MultiDomainDataset(made.card, (p, type(q)("q", q.inputs, np.full(100, -1))))
+    monkeypatch.setattr(features, "load", lambda name: unlabelled)
+    said = call("closed form", "--measures", "mmd,ni", "--out", str(tmp_path))
+    assert "mmd" in said and "ni needs the labels of 'q'" in said and "have no labels" in said
+    with pytest.raises(ShiftbedError, match="have no labels"):
+        call("closed form", "--out", str(tmp_path))
+
+
+def test_the_matrix_has_every_pair_and_the_rest(tmp_path):
+    said = call("ColoredDigits", "--matrix", "--measures", "mmd", "--out", str(tmp_path))
+    assert "the rest" in said and "+80%" in said
+    assert (tmp_path / "ColoredDigits-mmd.png").exists()
+
+
+def test_an_unknown_method_is_one_sentence(tmp_path):
+    with pytest.raises(ShiftbedError, match="no method 'kd'"):
+        call("ColoredDigits", "--method", "kd", "--out", str(tmp_path))

@@ -1,0 +1,282 @@
+"""Distances against closed forms and independent formulas."""
+
+import numpy as np
+import pytest
+import scipy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shiftbed.errors import DataError, UnknownNameError
+from shiftbed.shift.comparison import (
+    earth_movers_distance,
+    frechet_distance,
+    frechet_distance_of_samples,
+    frechet_distances,
+    gaussian_kernel,
+    moments,
+    non_iid_index,
+    squared_mmd,
+    told_apart,
+)
+from shiftbed.shift.measures import MEASURES, Settings, is_seen, take
+from shiftbed.shift.samples import Sample, sample
+
+FEW = Settings(most=300)
+COMPARISONS = ("emd", "mmd", "ni", "a-distance", "frechet")
+
+
+def normal(n: int, d: int = 1, mean: float = 0.0, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, d)) + mean
+
+
+def pair(shift: float, n: int = 300, d: int = 5) -> tuple[Sample, Sample]:
+    labels = np.arange(n) % 3
+    return sample("p", normal(n, d, 0, 1), labels), sample("q", normal(n, d, shift, 2), labels)
+
+
+# --- earth mover's distance
+
+
+def test_in_one_dimension_emd_is_the_mean_difference_of_sorted_values():
+    x, y = normal(200), normal(200, mean=0.7, seed=1)
+    assert earth_movers_distance(x, y) == pytest.approx(np.abs(np.sort(x[:, 0]) - np.sort(y[:, 0])).mean(), abs=1e-12)
+
+
+def test_a_translation_moves_every_example_by_its_length():
+    x = normal(100, 3)
+    assert earth_movers_distance(x, x + np.array([3.0, 0.0, 4.0])) == pytest.approx(5.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_emd_obeys_the_triangle_inequality_and_is_symmetric(seed):
+    x, y, z = np.random.default_rng(seed).normal(size=(3, 12, 2)) * [[[1.0]], [[2.0]], [[3.0]]]
+    assert earth_movers_distance(x, z) <= earth_movers_distance(x, y) + earth_movers_distance(y, z) + 1e-9
+    assert earth_movers_distance(x, y) == pytest.approx(earth_movers_distance(y, x))
+
+
+def test_emd_refuses_samples_of_different_sizes():
+    with pytest.raises(DataError, match="12 examples to 10"):
+        earth_movers_distance(normal(12, 2), normal(10, 2))
+
+
+def test_the_earth_mover_s_null_level_is_that_of_two_halves_and_not_zero():
+    (found,) = take("emd", *pair(0.0), FEW)
+    assert found.details["no shift"] == pytest.approx(found.value, rel=0.05) and found.value > 0.5
+    assert not is_seen(found)
+
+
+# --- maximum mean discrepancy
+
+
+def test_mmd_meets_the_closed_form_of_two_gaussians():
+    # d = σ = γ = m = 1: 2 (1/3)^½ (1 − exp(−1/6)) = 0.17727; the mean of 20 unbiased values
+    values = [squared_mmd(normal(400, seed=i), normal(400, mean=1, seed=100 + i), width=1.0) for i in range(20)]
+    assert np.mean(values) == pytest.approx(0.17727, abs=3 * np.std(values) / np.sqrt(20))
+    assert np.std(values) < 0.03
+
+
+def test_mmd_of_two_points_by_hand():
+    # k(0, 0) = 1, k(0, 2) = exp(−2), k(1, 2) = exp(−½): biased ¼(2 + 2e^−½) + ¼(2 + 2e^−½) − ½(e^−2 + 2e^−½ + e^−2)
+    x, y = np.array([[0.0], [1.0]]), np.array([[2.0], [1.0]])
+    e = np.exp([-0.5, -2.0])
+    across = (e[1] + e[0] + e[0] + 1) / 4
+    assert squared_mmd(x, y, width=1.0, biased=True) == pytest.approx((1 + e[0]) / 2 * 2 - 2 * across)
+    assert squared_mmd(x, y, width=1.0) == pytest.approx(2 * e[0] - 2 * across)
+
+
+def test_unbiased_mmd_is_zero_on_average_and_the_biased_one_is_not():
+    samples = [(normal(30, 2, seed=i), normal(30, 2, seed=1000 + i)) for i in range(200)]
+    unbiased = [squared_mmd(x, y, width=1.0) for x, y in samples]
+    assert abs(np.mean(unbiased)) < 3 * np.std(unbiased) / np.sqrt(200)
+    assert np.mean([squared_mmd(x, y, width=1.0, biased=True) for x, y in samples]) > 0.01
+
+
+def test_the_kernel_matrix_is_positive_semidefinite_with_ones_on_the_diagonal():
+    kernel = gaussian_kernel(normal(50, 4), normal(50, 4), 1.3)
+    assert np.linalg.eigvalsh(kernel).min() > -1e-9
+    assert np.diag(kernel) == pytest.approx(1.0)
+
+
+def test_the_median_width_makes_mmd_free_of_scale():
+    x, y = normal(100, 3), normal(100, 3, 0.5, 1)
+    assert squared_mmd(1e6 * x, 1e6 * y) == pytest.approx(squared_mmd(x, y))
+
+
+def test_the_measure_mmd_is_the_function_with_a_null_level_near_zero():
+    p, q = pair(0.5)
+    (found,) = take("mmd", p, q, FEW)
+    assert found.value == pytest.approx(squared_mmd(p.vectors, q.vectors))
+    assert abs(found.details["no shift"]) < 0.001 and is_seen(found)
+
+
+# --- non-i.i.d. index
+
+
+def test_ni_by_hand():
+    # class 0: means 0 and 2, pooled deviation 1 → 2; class 1: (means 0 and 2, deviation 1) twice → √8; mean of both
+    x, y = np.array([[0.0, 5], [0, 5], [0, 0], [0, 0]]), np.array([[2.0, 5], [2, 5], [2, 2], [2, 2]])
+    labels = np.array([0, 0, 1, 1])
+    assert non_iid_index(x, labels, y, labels) == pytest.approx((2 + np.sqrt(8)) / 2)
+
+
+def test_ni_at_no_shift_is_what_the_formula_says():
+    labels = np.zeros(500, int)
+    values = [non_iid_index(normal(500, 50, seed=i), labels, normal(500, 50, seed=50 + i), labels) for i in range(10)]
+    assert np.mean(np.square(values)) == pytest.approx(50 * (1 / 500 + 1 / 500), rel=0.1)
+    corrected = non_iid_index(normal(500, 50), labels, normal(500, 50, seed=9), labels, corrected=True)
+    assert corrected < 0.3 < np.mean(values)
+
+
+def test_scaling_and_shifting_a_feature_leaves_ni_as_it_is():
+    p, q = pair(0.3)
+    stretch, move = np.array([1, 10, 0.1, 1e6, 1e-6]), np.array([5, 0, -3, 1, 2])
+    assert non_iid_index(p.vectors * stretch + move, p.labels, q.vectors * stretch + move, q.labels) == pytest.approx(
+        non_iid_index(p.vectors, p.labels, q.vectors, q.labels)
+    )
+
+
+def test_ni_leaves_out_classes_of_one_side_and_says_so():
+    p, q = pair(0.3)
+    p = sample("p", p.inputs, np.where(p.labels == 2, 7, p.labels))
+    (found,) = take("ni", p, q, FEW)
+    assert found.notes == ("left out 7, which 'p' has and 'q' has not", "left out 2, which 'q' has and 'p' has not")
+
+
+# --- proxy A-distance
+
+
+def test_domains_that_do_not_overlap_have_the_largest_a_distance():
+    (found,) = take("a-distance", *pair(20.0), FEW)
+    assert found.value == 2.0 and found.interval[0] < 2.0 == found.interval[1]
+
+
+def test_at_no_shift_a_held_out_classifier_guesses():
+    accuracies = [told_apart(*(Sample("", normal(200, 30, seed=2 * i + k)) for k in (0, 1))).mean() for i in range(20)]
+    assert np.mean(accuracies) == pytest.approx(0.5, abs=3 * np.sqrt(0.25 / (20 * 200)))
+
+
+def test_the_a_distance_of_two_gaussians_is_twice_their_total_variation():
+    # N(0, 1) and N(2, 1): total variation 0.6827, which a linear classifier attains
+    (found,) = take("a-distance", sample("p", normal(4000)), sample("q", normal(4000, mean=2.0, seed=1)), Settings())
+    assert found.value == pytest.approx(2 * 0.6827, abs=3 * found.standard_error)
+
+
+def test_the_larger_side_does_not_count_more():
+    few, many = sample("few", normal(100, 3)), sample("many", normal(900, 3, seed=1))
+    assert len(told_apart(few, many)) == 100
+
+
+# --- Fréchet distance
+
+
+def test_in_one_dimension_frechet_is_the_difference_of_means_and_deviations():
+    assert frechet_distance(np.array([1.0]), np.array([[4.0]]), np.array([3.5]), np.array([[9.0]])) == pytest.approx(
+        2.5**2 + (2 - 3) ** 2
+    )
+
+
+def test_frechet_equals_the_form_with_the_root_of_the_product():
+    x, y = normal(200, 6) * np.arange(1, 7), normal(200, 6, 0.4, 1) @ np.random.default_rng(2).normal(size=(6, 6))
+    covariances = [np.cov(rows.T) for rows in (x, y)]
+    root = scipy.linalg.sqrtm(covariances[0] @ covariances[1]).real
+    apart = np.square(x.mean(0) - y.mean(0)).sum()
+    by_root = apart + np.trace(covariances[0]) + np.trace(covariances[1]) - 2 * np.trace(root)
+    assert frechet_distance(x.mean(0), covariances[0], y.mean(0), covariances[1]) == pytest.approx(by_root, rel=1e-9)
+    assert frechet_distance_of_samples(x, y) == pytest.approx(by_root, rel=1e-9)
+
+
+def test_with_fewer_examples_than_dimensions_frechet_is_the_same():
+    x, y = normal(20, 30), normal(25, 30, 0.3, 1)
+    expected = frechet_distances(moments(x), [moments(y)])[0]
+    assert frechet_distance_of_samples(x, y) == pytest.approx(expected, rel=1e-7)
+
+
+def test_frechet_is_invariant_to_rotation_and_translation_and_scales_with_the_square():
+    x, y = normal(100, 4), 2 * normal(100, 4, 0.5, 1)
+    turn = scipy.stats.ortho_group.rvs(4, random_state=0)
+    value = frechet_distance_of_samples(x, y)
+    assert frechet_distance_of_samples(x @ turn + 7, y @ turn + 7) == pytest.approx(value)
+    assert frechet_distance_of_samples(3 * x, 3 * y) == pytest.approx(9 * value)
+    assert frechet_distance_of_samples(y, x) == pytest.approx(value)
+    assert frechet_distance_of_samples(x, x) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_singular_covariance_needs_no_ridge():
+    flat = np.concatenate([normal(50, 2), np.zeros((50, 1))], axis=1)
+    assert frechet_distance_of_samples(flat, flat + np.array([0, 0, 2.0])) == pytest.approx(4.0)
+
+
+def test_many_distributions_are_compared_with_one_root():
+    reference, others = moments(normal(60, 3)), [moments(normal(60, 3, mean, seed=5)) for mean in (0, 1, 2)]
+    one_by_one = [frechet_distance(reference.mean, reference.covariance, one.mean, one.covariance) for one in others]
+    assert frechet_distances(reference, others) == pytest.approx(one_by_one)
+
+
+# --- all of them
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_measure_sees_a_shift_and_none_where_there_is_none(name):
+    (far,), (near,) = take(name, *pair(1.0), FEW), take(name, *pair(0.0), FEW)
+    assert is_seen(far) and not is_seen(near)
+    assert far.value > near.value >= 0
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_measure_is_symmetric_and_does_not_care_for_the_order_of_examples(name):
+    p, q = pair(0.5)
+    (found,), (swapped,) = take(name, p, q, FEW), take(name, q, p, FEW)
+    assert swapped.value == pytest.approx(found.value, rel=1e-9)
+    assert swapped.standard_error == pytest.approx(found.standard_error, rel=1e-6)
+    order = np.random.default_rng(3).permutation(len(p))
+    (mixed,) = take(name, sample("p", p.inputs[order], p.labels[order]), q, FEW)
+    assert mixed == found
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_measure_stays_within_its_bounds_on_extreme_scales(name):
+    for scale in (1e-6, 1e6):
+        p, q = pair(1.0)
+        (found,) = take(name, sample("p", scale * p.inputs, p.labels), sample("q", scale * q.inputs, q.labels), FEW)
+        assert np.isfinite([found.value, found.standard_error, *found.interval]).all()
+        assert 0 <= found.value <= (MEASURES[name].highest or np.inf)
+
+
+@pytest.mark.parametrize("name", [name for name in COMPARISONS if name != "ni"])
+def test_without_labels_what_needs_none_still_runs(name):
+    p, q = pair(1.0)
+    assert take(name, p, sample("q", q.inputs), FEW)[0].value > 0
+
+
+def test_without_labels_what_needs_them_says_so():
+    p, q = pair(1.0)
+    for name in ("ni", "concept", "diversity-correlation"):
+        with pytest.raises(DataError, match=f"The measure {name} needs the labels of 'q'; give them"):
+            take(name, p, sample("q", q.inputs), FEW)
+
+
+def test_the_standard_error_is_the_spread_over_samples():
+    for name, at_most in (("emd", 2.0), ("mmd", 2.0), ("frechet", 2.0)):
+        found = [
+            take(name, sample("p", normal(100, 2, seed=i)), sample("q", normal(100, 2, 1.0, 500 + i)), FEW)[0]
+            for i in range(15)
+        ]
+        ratio = np.mean([one.standard_error for one in found]) / np.std([one.value for one in found])
+        assert 1 / at_most < ratio < at_most, name
+
+
+def test_an_interval_that_is_too_wide_to_conclude_from_says_so():
+    few, many = (take("a-distance", *pair(0.5, n=n), FEW)[0] for n in (40, 1200))
+    assert "the interval is too wide to conclude anything; measure more examples" in few.notes
+    assert many.notes == ()
+
+
+def test_an_unknown_measure_is_named_with_its_neighbours():
+    with pytest.raises(UnknownNameError, match=r"no measure 'frechett'. Did you mean frechet"):
+        take("frechett", *pair(0.0))
+
+
+def test_examples_of_different_shapes_are_refused():
+    with pytest.raises(DataError, match="'p' are 5 and those of 'q' 4; bring them to one size"):
+        take("mmd", pair(0.0)[0], sample("q", normal(30, 4)))

@@ -1,0 +1,76 @@
+"""Samples: checked, in an order of their own, and divided without leaks."""
+
+import numpy as np
+import pytest
+
+from shiftbed.errors import DataError
+from shiftbed.shift.samples import comparable, sample, union
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_a_sample_is_the_same_however_its_examples_were_stored():
+    inputs, labels = RANDOM.normal(size=(50, 3)), np.arange(50) % 4
+    order = RANDOM.permutation(50)
+    one, other = sample("a", inputs, labels), sample("a", inputs[order], labels[order])
+    assert (one.inputs == other.inputs).all() and (one.labels == other.labels).all()
+    assert not (one.inputs == inputs).all()
+
+
+def test_a_split_is_random_whole_and_the_same_for_the_same_seed():
+    whole = sample("a", np.arange(100.0), np.arange(100))
+    first, second = whole.split(0.3, seed=1)
+    assert sorted([*first.labels, *second.labels]) == list(range(100)) and len(first) == 30
+    assert (whole.split(0.3, seed=1)[0].labels == first.labels).all()
+    assert set(whole.split(0.3, seed=2)[0].labels) != set(first.labels)
+
+
+def test_a_group_is_whole_in_one_part_and_in_the_same_part_of_every_domain():
+    groups = np.repeat(np.arange(40), 3)
+    one = sample("a", RANDOM.normal(size=(120, 2)), groups=groups)
+    other = sample("b", RANDOM.normal(size=(120, 2)), groups=groups)
+    parts = [set(part.groups) for domain in (one, other) for part in domain.split(0.5, seed=3)]
+    assert parts[0] == parts[2] and parts[1] == parts[3] and not parts[0] & parts[1]
+    assert 10 < len(parts[0]) < 30
+
+
+def test_one_group_cannot_be_divided():
+    with pytest.raises(DataError, match="'a' are of 1 groups, too few to hold some out"):
+        sample("a", np.arange(30.0), groups=np.zeros(30, int)).split(0.5)
+
+
+def test_no_more_than_asked_are_drawn():
+    whole = sample("a", np.arange(100.0))
+    assert len(whole.at_most(30)) == 30 and whole.at_most(200) is whole
+    assert (whole.at_most(30, 1).inputs != whole.at_most(30, 2).inputs).any()
+
+
+def test_a_union_has_labels_only_if_all_its_parts_have():
+    one, other = sample("a", np.arange(30.0), np.zeros(30, int)), sample("b", np.arange(40.0))
+    assert len(union([one, other], "both")) == 70 and union([one, other], "both").labels is None
+    assert union([one, one], "twice").labels is not None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sentence"),
+    [
+        (np.zeros((12, 3)), "'a' has 12 examples, and with fewer than 20"),
+        (np.where(np.eye(30) > 0, np.nan, 0), "30 of the 30 examples of 'a' are not finite .* position 0; remove"),
+        ([np.zeros((2, 2))] * 20 + [np.zeros((3, 3))], "The examples of 'a' differ in size; measure the features"),
+    ],
+)
+def test_bad_inputs_are_one_sentence(inputs, sentence):
+    with pytest.raises(DataError, match=sentence):
+        sample("a", inputs)
+
+
+def test_labels_must_be_as_many_as_examples():
+    with pytest.raises(DataError, match="30 examples but 29 labels"):
+        sample("a", np.zeros((30, 2)), np.zeros(29))
+
+
+def test_sides_without_two_common_classes_cannot_be_compared():
+    one = sample("a", np.arange(40.0), np.arange(40) % 2)
+    for labels in (np.arange(40) % 2 + 5, np.zeros(40, int)):
+        with pytest.raises(DataError, match="at least two classes must be in both"):
+            comparable(one, sample("b", np.arange(40.0), labels))

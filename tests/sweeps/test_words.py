@@ -1,0 +1,122 @@
+"""Flags and YAML plans say the same words."""
+
+import inspect
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shiftbed import cli
+from shiftbed.cli.sweeps import sweep
+from shiftbed.errors import HparamError
+from shiftbed.sweeps.plan import Request
+from shiftbed.sweeps.plan import plan as make_plan
+from shiftbed.sweeps.words import SweepWords, sweep_words, train_command
+
+PLAN = """
+datasets: [RotatedDigits, ColoredDigits]
+algorithms: ERM
+out: here
+draws: 4
+test: [0, "-90%"]
+set: {lr: 1e-3, batch_size: 16}
+selection: [oracle]
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    return path
+
+
+def test_a_plan_and_flags_make_the_same_request(plan):
+    flags = {
+        "datasets": "RotatedDigits,ColoredDigits",
+        "algorithms": ["ERM"],
+        "out": "here",
+        "draws": 4,
+        "test": "0,-90%",
+        "set": ["lr=1e-3", "batch_size=16"],
+        "selection": ["oracle"],
+    }
+    request = sweep_words({}, plan).request()
+    assert request == sweep_words(flags).request()
+    assert request == Request(
+        ("RotatedDigits", "ColoredDigits"),
+        ("ERM",),
+        draws=4,
+        test_domains=("0", "-90%"),
+        fields={"steps": None},
+        overrides={"lr": 1e-3, "batch_size": 16},
+        selections=("oracle",),
+    )
+
+
+def test_flags_go_before_the_plan(plan):
+    words = sweep_words({"draws": 2, "algorithms": ["IRM", "SD,MMD"]}, plan)
+    assert (words.draws, words.algorithms, words.test) == (2, ("IRM", "SD", "MMD"), ("0", "-90%"))
+
+
+def test_every_word_is_a_flag():
+    flags = set(inspect.signature(sweep).parameters) - {"plan", "dry_run", "probe", "as_json"}
+    assert {"set" if name == "overrides" else name for name in flags} == set(SweepWords.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("design", "extra", "numbers"),
+    [
+        ("redraw", {}, (1, 1)),
+        ("redraw", {"budget": "1h"}, (20, 1)),
+        ("search-once", {}, (10, 3)),
+        ("fixed", {"trials": 5}, (1, 5)),
+        ("groups", {"group": ["lr=1e-3", "lr=1e-4,batch_size=8"]}, (2, 3)),
+    ],
+)
+def test_designs_bring_their_own_numbers(design, extra, numbers):
+    request = sweep_words({"datasets": "ColoredDigits", "algorithms": "ERM", "out": "x", "design": design, **extra})
+    made = request.request()
+    assert (made.draws, made.trials) == numbers
+    if "group" in extra:
+        assert made.groups == ({"lr": 1e-3}, {"lr": 1e-4, "batch_size": 8})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (PLAN + "drawz: 3", "plan.yaml has no 'drawz'. Did you mean draws"),
+        (PLAN + "trials: 0", "plan.yaml has a wrong 'trials': it should be greater than or equal to 1"),
+        (PLAN + "on: rai", "plan.yaml has a wrong 'on': it should be 'local', 'ray' or 'slurm'"),
+        ("algorithms: ERM", "plan.yaml needs 'datasets'"),
+        ("- a\n- b", "is not a table of words"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_what_is_wrong_in_a_plan_is_one_sentence(plan, text, words):
+    plan.write_text(text)
+    with pytest.raises(HparamError, match=words):
+        sweep_words({}, plan)
+
+
+def test_a_plan_that_is_not_there(tmp_path):
+    with pytest.raises(HparamError, match=r"nothing\.yaml cannot be read"):
+        sweep_words({}, tmp_path / "nothing.yaml")
+
+
+def test_a_job_of_a_sweep_as_a_command(monkeypatch):
+    asked = Request("ColoredDigits", ["IRM"], draws=2, overrides={"lr": 1e-3, "irm_lambda": 3.0}, adapt=0.1)
+    job = make_plan(replace(asked, fields={"steps": 7}))[-1]
+    command = train_command(job, Path("my sweep"), [Path("mine.py")])
+    said = "ColoredDigits IRM --test=-90% --draw=1 --trial=0 --recipe=quick --steps=7 --precision=float32 --adapt=0.1"
+    more = "--set=lr=0.001 --set=irm_lambda=3.0 --code=mine.py '--out=my sweep'"
+    assert command == f"shiftbed train {said} {more}"
+    run = {}
+    monkeypatch.setattr("shiftbed.sweeps.verbs.train", lambda *names, **options: run.update(options, names=names))
+    monkeypatch.setattr("sys.argv", shlex.split(command))
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert (run["draw"], run["steps"], run["overrides"]) == (1, 7, {"lr": 1e-3, "irm_lambda": 3.0})
+    grouped = Request("EmojiStyles", ["ERM"], protocol="leave-one-domain-out-grouped")
+    assert train_command(make_plan(grouped)[0], Path("x")) is None, "train has no word for groups"
