@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-gpu install
+.PHONY: demo test test-slow test-gpu test-browser install
 
 demo: install
 	$(BIN)/shiftbed demo
@@ -19,6 +19,12 @@ test-slow: install
 
 test-gpu: install
 	$(BIN)/pytest -m gpu
+
+# The page in a real browser; without one, and without the right to install it, the tests say that they were skipped.
+test-browser: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,browser]'
+	command -v chromium || (apt-get update --quiet && apt-get install --quiet --yes chromium) || true
+	$(BIN)/pytest -m browser tests/browser
 
 install: .venv/installed
 

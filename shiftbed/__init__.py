@@ -19,6 +19,7 @@ _VERBS = {
     "predict_accuracy": "shiftbed.accuracy.predict",
     "audit_sweep": "shiftbed.audit.verbs",
     "read_tables": "shiftbed.audit.ledger",
+    "figure": "shiftbed.report.figures",
     "ShiftbedError": "shiftbed.errors",
 }
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "ShiftbedError",
     "audit_sweep",
     "benchmark",
+    "figure",
     "load",
     "measure_shift",
     "predict_accuracy",

@@ -9,7 +9,7 @@ import shiftbed
 
 PACKAGE = Path(shiftbed.__file__).parent
 ORDER = (
-    *("errors", "hashing", "registry", "published", "data", "protocols", "networks", "hparams", "algorithms"),
+    *("errors", "hashing", "drawing", "registry", "published", "data", "protocols", "networks", "hparams", "algorithms"),
     *("selection", "training", "sweeps", "tables", "shift", "accuracy", "audit", "benchmarks", "report", "cli"),
     "__main__",
 )

@@ -1,4 +1,4 @@
-"""Pictures of accuracy prediction, as PNG, in colours that colour-blind readers can tell apart."""
+"""Pictures of accuracy prediction."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,25 +9,16 @@ import numpy as np
 
 from shiftbed.accuracy.fitting import Line, rank_correlation
 from shiftbed.accuracy.studies import POINTS, Row, Scores
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-MARKERS = "os^vDP*X<>"
+from shiftbed.drawing import COLOURS, blank, look, save
 
 
 @contextmanager
 def _figure(path: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (5.0, 4.0)) -> Iterator[Any]:
-    """Axes, rows × columns, that are saved as a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(rows, columns, figsize=(size[0] * columns, size[1] * rows), squeeze=False)
-    yield axes
+    """Axes, rows × columns, that are saved."""
+    figure = blank(size[0] * columns, size[1] * rows)
+    yield figure.subplots(rows, columns, squeeze=False)
     figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
 
 
 def scatter(scores: Scores, path: Path, classifier: str, columns: int = 4) -> Path:
@@ -43,15 +34,8 @@ def scatter(scores: Scores, path: Path, classifier: str, columns: int = 4) -> Pa
             values = scores.values[name][row]
             for place, group in enumerate(groups):
                 mine = scores.groups == group
-                axis.scatter(
-                    values[mine],
-                    accuracies[mine],
-                    s=14,
-                    color=COLOURS[place % len(COLOURS)],
-                    marker=MARKERS[place % len(MARKERS)],
-                    linewidths=0,
-                    alpha=0.8,
-                )
+                colour, marker = look(place)
+                axis.scatter(values[mine], accuracies[mine], s=14, color=colour, marker=marker, linewidths=0, alpha=0.8)
             if np.ptp(values) > 0:
                 ends = np.array([values.min(), values.max()])
                 axis.plot(ends, Line.fit(values, accuracies)(ends), color="#666666", linewidth=1)
@@ -68,7 +52,7 @@ def errors_by_accuracy(scores: Scores, path: Path, method: str, by_group: bool =
     with _figure(path) as axes:
         axis = axes[0, 0]
         for row, classifier in enumerate(scores.classifiers):
-            colour, marker = COLOURS[row % len(COLOURS)], MARKERS[row % len(MARKERS)]
+            colour, marker = look(row)
             accuracies = POINTS * scores.accuracies[row]
             axis.scatter(accuracies, errors[row], s=10, color=colour, marker=marker, label=classifier, linewidths=0)
         axis.set_xlabel("accuracy, %")

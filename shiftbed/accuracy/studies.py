@@ -55,6 +55,24 @@ class Scores:
             {name: values[:, domains] for name, values in self.values.items()},
         )
 
+    def as_json(self) -> dict[str, Any]:
+        """What `json.dumps` takes and `from_json` reads."""
+        return {
+            "classifiers": list(self.classifiers),
+            "domains": list(self.domains),
+            "groups": self.groups.tolist(),
+            "images": self.images.tolist(),
+            "accuracies": self.accuracies.tolist(),
+            "values": {name: values.tolist() for name, values in self.values.items()},
+        }
+
+    @classmethod
+    def from_json(cls, read: Mapping[str, Any]) -> "Scores":
+        """The scores that `as_json` wrote."""
+        groups, images, accuracies = (np.array(read[name]) for name in ("groups", "images", "accuracies"))
+        values = {name: np.array(one) for name, one in read["values"].items()}
+        return cls(tuple(read["classifiers"]), tuple(read["domains"]), groups, images, accuracies, values)
+
     def errors(self, method: str, by_group: bool) -> np.ndarray:
         """Accuracy less prediction in points, classifiers × domains, each left out alone or with its group."""
         groups = self.groups if by_group else None

@@ -2,8 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from shiftbed.training.model import Model, load
 from shiftbed.training.store import LocalStore
 
 WEIGHTS = "weights.safetensors"
+MOST_REMOVED = 12  # ways to remove classes
 Progress = Callable[[str, int, int], None]
+Change = Callable[[Outputs], Outputs]
 
 
 def study(
@@ -27,6 +31,7 @@ def study(
     *,
     on: str | None = None,
     source: str | None = None,
+    changes: bool = False,
     device: str = "cpu",
     on_progress: Progress = lambda part, done, total: None,
 ) -> dict[str, Any]:
@@ -40,6 +45,7 @@ def study(
         on: A dataset of labelled domains; by default the source's images under corruptions.
         source: A labelled dataset (or DATASET/DOMAIN) that no model was trained on; by default what the first run held
             out.
+        changes: Judge the methods also on fewer images and without some classes; takes as long for each.
         device: Where models predict.
         on_progress: Called with what is being done, how much is done, and how much there is.
 
@@ -62,21 +68,46 @@ def study(
     names = _names(models)
     predicted = _predictions(extract, [labelled_source, *domains], on_progress)
 
-    def of_model(place: int) -> Callable[[], tuple[Outputs, Iterator[Outputs]]]:
+    def of_model(place: int, change: Change) -> Callable[[], tuple[Outputs, Iterator[Outputs]]]:
         def outputs(number: int, domain: DomainImages) -> Outputs:
             others = np.delete(predicted[number], place, axis=0)
             return replace(extract[place](domain), pool=others if len(others) else None)
 
         return lambda: (
             outputs(0, labelled_source),
-            (outputs(number, domain) for number, domain in enumerate(domains, 1)),
+            (change(outputs(number, domain)) for number, domain in enumerate(domains, 1)),
         )
 
     groups = {domain.name: domain.group for domain in domains}
-    found = studies.score_classifiers(
-        {name: of_model(place) for place, name in enumerate(names)}, groups, on_progress=on_progress
-    )
-    return write_study(found, Path(out))
+
+    def scored(change: Change = lambda domain: domain) -> studies.Scores:
+        models_of = {name: of_model(place, change) for place, name in enumerate(names)}
+        return studies.score_classifiers(models_of, groups, on_progress=on_progress)
+
+    found = scored()
+    made = write_study(found, Path(out))
+    if changes:
+        after = {what: scored(change) for what, change in reductions(int(found.images.min()), classes).items()}
+        made["changes"] = studies.change_table(found, after, by_group=True)
+        (Path(out) / "changes.json").write_text(json.dumps(made["changes"], indent=1), encoding="utf-8")
+    return made
+
+
+def reductions(images: int, classes: Sequence[str]) -> dict[str, Change]:
+    """By name, how domains are reduced: to fewer images, and by one class or two neighbouring ones.
+
+    Args:
+        images: How many the smallest domain has.
+        classes: Their names; at least two of them stay.
+    """
+    made: dict[str, Change] = {
+        f"{size} images": partial(studies.of_size, count=size) for size in studies.SIZES if size < images
+    }
+    numbers = range(len(classes))
+    for gone in [*combinations(numbers, 1), *pairwise(numbers)][:MOST_REMOVED]:
+        if len(classes) - len(gone) >= 2:
+            made[f"without {' and '.join(classes[one] for one in gone)}"] = partial(studies.of_classes, removed=gone)
+    return made
 
 
 def write_study(scores: studies.Scores, out: Path) -> dict[str, Any]:
@@ -98,6 +129,7 @@ def write_study(scores: studies.Scores, out: Path) -> dict[str, Any]:
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "study.json").write_text(json.dumps(made, indent=1), encoding="utf-8")
+    (out / "scores.json").write_text(json.dumps(scores.as_json()), encoding="utf-8")
     pictures.scatter(scores, out / "scatter.png", scores.classifiers[0])
     pictures.spread(scores, out / "spread.png")
     for name in [name for name in ("ms-aol", "atc-mc") if name in scores.values][:1]:

@@ -1,5 +1,6 @@
 """Does this dataset's test accuracy come from the initial weights? Plans, runs and judges the study that answers it."""
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from shiftbed.training.device import find_runtime, find_runtimes
 from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import LocalStore
 
+NUMBERS = "study.json"  # in RUNS: the accuracies
 RUNS = "audit"  # below the sweep's folder: a store of its own, whose jobs stand in no table of the sweep
 
 
@@ -73,6 +75,14 @@ class Results:
             for domain in domains
         }
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Every accuracy with what was trained, for figures and machines."""
+        return [
+            {**_labels(self.dataset, arm), "test": domain, **one._asdict()}
+            for arm, found in self.found.items()
+            for domain, one in found.items()
+        ]
+
     def correlation(self, weights: str) -> float | None:
         """The rank correlation of gap and distance over test domains; None without distances."""
         gaps = self.gaps(weights)
@@ -80,6 +90,10 @@ class Results:
         if len(domains) < 3:
             return None
         return float(stats.spearmanr([gaps[d] for d in domains], [self.distances[d] for d in domains]).statistic)
+
+
+def _labels(dataset: str, arm: Arm) -> dict[str, Any]:
+    return {"dataset": dataset, "weights": Path(arm.weights).stem, "frozen": arm.frozen, "probe": arm.probe}
 
 
 def run_study(
@@ -134,6 +148,8 @@ def run_study(
         found = {arm: study.accuracies(study.finished(jobs, store)) for arm, jobs in plans.items()}
         far = study.distances(probes[0], stand_in, find_runtime(device)) if stand_in else {}
         results.append(Results(dataset, found, far))
+    numbers = [row for one in results for row in one.rows()]
+    store.put_atomic(NUMBERS, json.dumps(numbers, indent=1).encode())
     return judged(results)
 
 
@@ -170,8 +186,7 @@ def grid(results: Results, weights: str) -> Grid:
         texts = [MISSING if cell is None else f"{cell.mean:.1f} ±{cell.error:.1f}" for cell in cells]
         texts.append(f"{sum(known) / len(known):.1f}" if len(known) == len(cells) and known else MISSING)
         rows.append((name, [Entry(text) for text in texts]))
-        labels = {"dataset": results.dataset, "weights": Path(weights).stem, "frozen": arm.frozen, "probe": arm.probe}
-        data += [{**labels, "test": domain, **one._asdict()} for domain, one in found.items()]
+        data += [{**_labels(results.dataset, arm), "test": domain, **one._asdict()} for domain, one in found.items()]
     extra = {"relative gap": results.gaps(weights), "slope": results.slopes(weights), "distance": results.distances}
     for name, values in extra.items():
         if values:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from shiftbed import __version__
-from shiftbed.cli import accuracy, audit, benchmarks, data, results, shift, stores, sweeps, training
+from shiftbed.cli import accuracy, audit, benchmarks, data, figures, report, results, shift, stores, sweeps, training
 from shiftbed.cli.shared import app, console
 from shiftbed.errors import sentence
 
@@ -20,7 +20,9 @@ __all__ = [
     "benchmarks",
     "console",
     "data",
+    "figures",
     "main",
+    "report",
     "results",
     "shift",
     "stores",

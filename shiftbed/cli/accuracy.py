@@ -85,6 +85,7 @@ def accuracy_study(
     out: Annotated[Path, typer.Option(help="The folder for tables and pictures.")],
     on: Annotated[str | None, typer.Option(help="A dataset of many domains; by default the source, corrupted.")] = None,
     source: Annotated[str | None, typer.Option(help="A labelled dataset, or DATASET/DOMAIN, not trained on.")] = None,
+    changes: Annotated[bool, typer.Option("--changes", help="Also on fewer images and without some classes.")] = False,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +101,7 @@ def accuracy_study(
     def work() -> dict:
         with work_bar(console) as bar:
             where = find_runtime(device).device
-            return study(runs, out, on=on, source=source, device=where, on_progress=bar)
+            return study(runs, out, on=on, source=source, changes=changes, device=where, on_progress=bar)
 
     made = stoppable(work, "the same command")
     if as_json:

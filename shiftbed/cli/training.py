@@ -33,18 +33,26 @@ from shiftbed.cli.shared import (
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for everything it makes.")] = Path("shiftbed-demo"),
+    out: Annotated[Path | None, typer.Option(help="The folder for everything; shiftbed-demo by default.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="A smaller version, in under a minute.")] = False,
     workers: Workers = None,
 ) -> None:
-    """Tells the whole story on built-in data, in minutes."""
+    """Tells the whole story on built-in data, in minutes.
+
+    Shift, a fair comparison, its audit, predictions without labels, and one page of it all.
+    """
+    from shiftbed.report.demo import FAST, FULL
     from shiftbed.report.demo import demo as run_demo
 
     started = time.monotonic()
-    stoppable(lambda: run_demo(out, workers, console), "shiftbed demo")
+    folder = out or Path("shiftbed-demo-fast" if fast else "shiftbed-demo")
+    page = stoppable(lambda: run_demo(folder, workers, console, FAST if fast else FULL), "the same command")
     console.print(f"That took {time.monotonic() - started:.0f} s.", highlight=False)
+    console.print(f"Open {page.resolve()} in a browser.", highlight=False, soft_wrap=True)
     next_command(
-        f"shiftbed status {out}",
-        "shiftbed train EmojiStyles CORAL --test emojione-mono",
+        f"shiftbed figure leaderboard {folder} --out leaderboard.pdf",
+        f"shiftbed best {folder} --test emojione-mono --out my-model",
+        "shiftbed shift FOLDER          # of your own images: FOLDER/domain/class/image",
         "shiftbed sweep RotatedDigits --algorithms ERM,Mixup --test 0,75 --out mine",
     )
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from shiftbed import __version__
 from shiftbed.audit.findings import MEANING, Audit, Finding
 from shiftbed.audit.ledger import asked, note
@@ -16,7 +18,6 @@ from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.report import folder as kept
 from shiftbed.report import page_charts as charts
 from shiftbed.report import page_results, page_words
-from shiftbed.report.live import duration
 from shiftbed.report.page_data import dataset_entry
 from shiftbed.report.page_results import Results
 from shiftbed.sweeps.records import mean_seconds, sweep_status
@@ -138,7 +139,7 @@ def render(**content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
-    environment.filters["duration"] = duration
+    environment.filters |= {"ticked": _ticked, "signed": lambda number: f"{number:+.1f}".replace("-", "−")}
     scripts = {"plotly": get_plotlyjs(), "own": _source("page.js")}
     return environment.get_template("page.html").render(
         scripts=scripts,
@@ -146,6 +147,16 @@ def render(**content: Any) -> str:
         style=_source("page.css"),
         version=__version__,
         **content,
+    )
+
+
+def _ticked(text: str) -> Markup:
+    """A sentence whose words between backticks are set as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
     )
 
 

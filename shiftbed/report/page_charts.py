@@ -34,6 +34,7 @@ def chart(traces: Sequence[Trace], x: str, y: str, label: str, **layout: Any) ->
 def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]]) -> dict[str, Any]:
     """The plane of diversity and correlation shift: measured datasets among the published ones."""
     places = published_plane()
+    own = [(name, diversity.value, correlation.value) for name, (diversity, correlation) in points.items()]
     grey = {
         "type": "scatter",
         "mode": "markers+text",
@@ -41,7 +42,7 @@ def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]]) -> dict[str
         "x": [place.diversity for place in places],
         "y": [place.correlation for place in places],
         "text": [escape(place.dataset) for place in places],
-        "textposition": "top center",
+        "textposition": _beside([(place.dataset, place.diversity, place.correlation) for place in places], own),
         "textfont": {"size": 10},
         "marker": {"color": "#9a9a9a", "size": 6},
         "hovertemplate": "%{text}<br>diversity %{x:.3f}, correlation %{y:.3f}<extra></extra>",
@@ -57,7 +58,7 @@ def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]]) -> dict[str
             "error_x": _whiskers(diversity),
             "error_y": _whiskers(correlation),
             "text": [f"<b>{escape(name)}</b>"],
-            "textposition": "middle right" if diversity.value < 0.6 else "middle left",
+            "textposition": _outward(diversity.value),
             "marker": {"color": COLOURS[i % len(COLOURS)], "symbol": SYMBOLS[i % len(SYMBOLS)], "size": 12},
             "hovertemplate": f"{escape(name)}<br>{escape(str(diversity))}<br>{escape(str(correlation))}<extra></extra>",
         }
@@ -66,6 +67,46 @@ def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]]) -> dict[str
     words = "; ".join(f"{name}: {diversity}, {correlation}" for name, (diversity, correlation) in points.items())
     limits = {"range_x": [-0.05, 1.1], "range_y": [-0.05, 1.05], "legend": False}
     return chart([grey, *ours], "diversity shift", "correlation shift", f"Shift plane. {words}", **limits)
+
+
+Label = tuple[str, float, float]  # a text, and where its point lies
+Box = tuple[float, float, float, float]  # left, right, bottom, top
+
+
+def _outward(x: float) -> str:
+    return "middle right" if x < 0.6 else "middle left"
+
+
+def _beside(labels: Sequence[Label], own: Sequence[Label]) -> list[str]:
+    """Where labels stand beside their points so that none covers another, as far as that can be had.
+
+    Sizes are those of small letters in a chart of usual width, in the units of the plane.
+    """
+    letter, line = 0.0068, 0.045
+    boxes: list[Box] = [(x - 0.012, x + 0.012, y - 0.02, y + 0.02) for _, x, y in (*labels, *own)]
+    for name, x, y in own:  # bold and larger
+        wide = 0.02 + 1.6 * letter * len(name)
+        boxes.append((x, x + wide, y - line, y + line) if x < 0.6 else (x - wide, x, y - line, y + line))
+    found = []
+    for name, x, y in labels:
+        wide = letter * len(name)
+        sides = {
+            "middle right": (x + 0.016, x + 0.016 + wide, y - line / 2, y + line / 2),
+            "middle left": (x - 0.016 - wide, x - 0.016, y - line / 2, y + line / 2),
+            "top center": (x - wide / 2, x + wide / 2, y + 0.01, y + 0.01 + line),
+            "bottom center": (x - wide / 2, x + wide / 2, y - 0.01 - line, y - 0.01),
+        }
+        inside = {side: box for side, box in sides.items() if box[0] > -0.05 and box[1] < 1.1}
+        side = min(inside, key=lambda one: sum(_overlap(inside[one], box) for box in boxes))
+        boxes.append(inside[side])
+        found.append(side)
+    return found
+
+
+def _overlap(one: Box, other: Box) -> float:
+    across = min(one[1], other[1]) - max(one[0], other[0])
+    up = min(one[3], other[3]) - max(one[2], other[2])
+    return max(0.0, across) * max(0.0, up)
 
 
 def _whiskers(one: ShiftEstimate) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from shiftbed.errors import ShiftbedError
 MOST_DOMAINS, MOST_CLASSES = 12, 10
 SIDE, GAP = 64, 6  # pixels of a picture and between two
 QUALITY = 82
+PLURALS = {"domain": "domains", "class": "classes"}
 
 
 def dataset_entry(name: str, about: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def dataset_entry(name: str, about: dict[str, Any]) -> dict[str, Any]:
         rows = [(one.name, strip(one, shown)) for one in opened.domains[:MOST_DOMAINS]]
     except ShiftbedError as reason:
         return {**entry, "why_no_pictures": str(reason)}
-    more = [len(opened.domains) - len(rows), len(opened.card.classes) - shown]
+    left = ((len(opened.domains) - len(rows), "domain"), (len(opened.card.classes) - shown, "class"))
+    more = [f"{n} more {noun if n == 1 else PLURALS[noun]}" for n, noun in left if n]
     return {**entry, "rows": rows, "classes": opened.card.classes[:shown], "more": more, "why_no_pictures": ""}
 
 

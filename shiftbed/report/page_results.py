@@ -225,7 +225,7 @@ def draws(subject: Subject, table: Table) -> dict[str, Any]:
     return {
         "title": table.title,
         "names": varying,
-        "tested": list(dict.fromkeys(point["tested"] for point in points)),
+        "tested": [", ".join(together) for together in dict.fromkeys(together for together, _ in table.columns)],
         "points": [{**p, "values": {n: p["values"][n] for n in varying if n in p["values"]}} for p in points[::every]],
         "all": len(points),
     }

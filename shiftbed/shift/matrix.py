@@ -88,6 +88,15 @@ class ShiftMatrix:
         cells = [{**asdict(cell), "estimates": [one.as_json() for one in cell.estimates]} for cell in self.cells]
         return {"domains": list(self.domains), "cells": cells}
 
+    @classmethod
+    def from_json(cls, read: Mapping[str, Any]) -> "ShiftMatrix":
+        """The matrix that `as_json` wrote."""
+        cells = [
+            Cell(**{**cell, "estimates": tuple(map(ShiftEstimate.from_json, cell["estimates"]))})
+            for cell in read["cells"]
+        ]
+        return cls(tuple(read["domains"]), tuple(cells))
+
 
 def matrix(
     samples: Mapping[str, Sample],

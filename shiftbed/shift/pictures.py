@@ -1,4 +1,4 @@
-"""Pictures of shift: the plane, heat maps, class balance, duplicates, and t-SNE; PNG, safe for colour-blind readers."""
+"""Pictures of shift: the plane, heat maps, class balance, duplicates, and t-SNE."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shiftbed.data import MultiDomainDataset
+from shiftbed.drawing import SHADES, blank, look, save
 from shiftbed.errors import DataError
 from shiftbed.published.plane import plane as published_plane
 from shiftbed.shift.duplicates import shared_examples
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers tell apart; past them, markers change.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-MARKERS = "osD^vP*X"
-SHADES = "cividis"
-DOTS_PER_INCH = 150
 MOST_POINTS = 2000
 MOST_NUMBERS = 12  # domains up to which a heat map prints its numbers
 
@@ -42,7 +38,7 @@ def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]], path: Path,
         axis.errorbar(place.diversity, place.correlation, up, across, fmt="o", color="#9A9A9A", ms=4, lw=0.8)
     texts = [_label(axis, place.dataset, place.diversity, place.correlation, "#6A6A6A", 7) for place in places]
     for i, (name, (diversity, correlation)) in enumerate(points.items()):
-        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        colour, marker = look(i)
         x, y, whiskers = diversity.value, correlation.value, (_whiskers(correlation), _whiskers(diversity))
         axis.errorbar(x, y, *whiskers, fmt=marker, color=colour, ms=7, lw=1.2, zorder=3)
         texts.append(_label(axis, name, x, y, colour, 9))
@@ -50,7 +46,7 @@ def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]], path: Path,
     _spread_out(figure, texts)
     if places:
         axis.set_title("grey: measured by the authors of OoD-Bench", fontsize=8, color="#6A6A6A", loc="right")
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def heat_map(matrix: ShiftMatrix, name: str, path: Path) -> Path:
@@ -82,7 +78,7 @@ def heat_map(matrix: ShiftMatrix, name: str, path: Path) -> Path:
     _ticks(axis, names, names)
     figure.colorbar(shown, cax=bar)
     figure.text(0.22, 0.96, f"{name} between domains", fontsize=10)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def grids(
@@ -110,7 +106,7 @@ def grids(
         axis.set_ylabel(down)
         axis.set_title(title, fontsize=10)
     figure.tight_layout()
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def class_balance(dataset: MultiDomainDataset, path: Path) -> Path:
@@ -126,7 +122,7 @@ def class_balance(dataset: MultiDomainDataset, path: Path) -> Path:
     _ticks(axis, list(classes), [f"{name} ({count:,})" for name, count in zip(names, counts.sum(1), strict=True)])
     figure.colorbar(shown, ax=axis)
     axis.set_title(f"{dataset.card.name}: share of classes in each domain, per cent", fontsize=10)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def duplicates(dataset: MultiDomainDataset, path: Path) -> Path:
@@ -140,11 +136,11 @@ def duplicates(dataset: MultiDomainDataset, path: Path) -> Path:
     _ticks(axis, names, names)
     figure.colorbar(shown, ax=axis)
     axis.set_title(f"{dataset.card.name}: examples of the row that the column has too", fontsize=9)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path, seed: int = 0) -> Path:
-    """A t-SNE of all domains' examples, coloured by domain and by class.
+    """A t-SNE of all domains' examples, coloured by domain and, where there are several, by class.
 
     What is near in it is near in the features; distances between far groups mean nothing.
     """
@@ -160,47 +156,32 @@ def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path,
     places = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(vectors)
     domain = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn.values()])
     label = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in drawn.values()])
-    figure, _ = _figure(11, 5, axes=False)
-    for i, (title, of, names) in enumerate((("domain", domain, list(drawn)), ("class", label, list(classes)))):
-        axis = figure.add_subplot(1, 2, i + 1)
+    panels = [("by domain", domain, list(drawn)), ("by class", label, list(classes))]
+    if len(classes) == 1:
+        panels = [(f"{classes[0]}, by domain", domain, list(drawn))]
+    figure, _ = _figure(5.5 * len(panels), 5, axes=False)
+    for i, (title, of, names) in enumerate(panels):
+        axis = figure.add_subplot(1, len(panels), i + 1)
         for number in np.unique(of):
             chosen = of == number
-            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+            colour, marker = look(number)
             name = "not labelled" if number < 0 else names[number]
             x, y = places[chosen].T
-            axis.scatter(x, y, 7, color=colour, marker=marker, alpha=0.7, linewidths=0, label=name)
-        axis.set_title(f"by {title}", fontsize=10)
+            axis.scatter(x, y, 9, color=colour, marker=marker, alpha=0.7, linewidths=0, label=name)
+        axis.set_title(title, fontsize=10)
         axis.set_xticks([])
         axis.set_yticks([])
-        axis.legend(fontsize=6, markerscale=2, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+        axis.legend(fontsize=8, markerscale=2, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     figure.tight_layout()
-    return _save(figure, path)
+    return save(figure, path)
 
 
 # --- what pictures share ---------------------------------------------------------------------------------------------
 
 
 def _figure(width: float, height: float, axes: bool = True) -> "tuple[Figure, Axes]":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
-    FigureCanvasAgg(figure)
+    figure = blank(width, height)
     return figure, figure.add_subplot() if axes else None  # type: ignore[return-value]
-
-
-def _save(figure: "Figure", path: Path) -> Path:
-    if path.suffix.lower() != ".png" or path.is_dir():
-        raise DataError(f"A picture is a PNG file, which {path} cannot be; name one that ends in .png.")
-    for axis in figure.axes:
-        for text in (axis.title, *axis.get_xticklabels(), *axis.get_yticklabels(), *axis.texts):
-            text.set_parse_math(False)  # a name may have dollar signs in it
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, bbox_inches="tight", pad_inches=0.1)
-    except OSError as error:
-        raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error
-    return path
 
 
 def _ticks(axis: "Axes", columns: Sequence[str], rows: Sequence[str], turn: int = 40) -> None:

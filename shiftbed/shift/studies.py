@@ -1,5 +1,6 @@
 """OoD-Bench's studies on ColoredMNIST, and the door through which benchmarks of shift are run."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -120,11 +121,13 @@ def _compared(measure: str, options: Mapping[str, float], runs: int, folder: Pat
 
 
 def _heat_map(part: Part, values: np.ndarray, out: Path) -> None:
-    """The part of Figure 4 whose two varied options span it."""
+    """The part of Figure 4 whose two varied options span it, as numbers and as a picture."""
     from shiftbed.shift.pictures import grids
 
     rows, columns = [name for name, options in part.grid.items() if len(options) > 1]
     shape = len(part.grid[rows]), len(part.grid[columns])
     title = f"{part.name}: {part.measures[0]}"
-    labels = {title: (rows, part.grid[rows], columns, part.grid[columns])}
-    grids({title: values.reshape(shape)}, labels, out / f"figure-4-{part.name}.png")
+    labels = (rows, part.grid[rows], columns, part.grid[columns])
+    numbers = {"title": title, "values": values.reshape(shape).tolist(), "labels": labels}
+    (out / f"figure-4-{part.name}.json").write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+    grids({title: values.reshape(shape)}, {title: labels}, out / f"figure-4-{part.name}.png")

@@ -23,7 +23,7 @@ from shiftbed.training.schedules import set_learning_rates
 from shiftbed.training.streams import philox_key, reseed
 
 EVALUATION_BATCH = 512
-GPU_EVALUATION_BATCH = 4096 * 28 * 28  # pixels
+GPU_EVALUATION_BATCH = 256 * 224 * 224  # pixels
 TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction depends on the batch
 Row = dict[str, Any]
 Predict = Callable[[torch.Tensor], torch.Tensor]

@@ -172,9 +172,9 @@ def test_domains_that_are_near_stand_side_by_side(tmp_path, monkeypatch):
     assert abs(order.index("a") - order.index("b")) == 1 and order.index("far") in (0, 2)
 
 
-def test_a_picture_that_is_no_png_is_refused(samples, tmp_path):
-    with pytest.raises(DataError, match=r"which .*plane.pdf cannot be; name one that ends in .png"):
-        pictures.plane({}, tmp_path / "plane.pdf")
+def test_a_picture_in_a_format_that_is_not_known_is_refused(samples, tmp_path):
+    with pytest.raises(DataError, match=r"which .*plane.docx cannot be; name one that ends in .png, .pdf or .svg"):
+        pictures.plane({}, tmp_path / "plane.docx")
 
 
 def test_examples_that_two_domains_share_are_counted():

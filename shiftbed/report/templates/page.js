@@ -67,7 +67,13 @@
     tip.textContent = words(row);
     tip.hidden = false;
     cell.setAttribute("aria-describedby", "tip");
-    const box = cell.getBoundingClientRect();
+    told = cell;
+    place();
+  };
+  let told = null; // the number that the tip speaks of
+  const place = () => {
+    if (!told) return;
+    const box = told.getBoundingClientRect();
     const size = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(8, Math.min(box.left, window.innerWidth - size.width - 8))}px`;
     const below = box.bottom + 6;
@@ -75,7 +81,8 @@
   };
   const hide = () => {
     tip.hidden = true;
-    for (const cell of all("[aria-describedby=tip]")) cell.removeAttribute("aria-describedby");
+    told?.removeAttribute("aria-describedby");
+    told = null;
   };
   for (const event of ["mouseover", "focusin", "click"]) {
     document.addEventListener(event, (happened) => {
@@ -84,7 +91,7 @@
       if (cell) show(cell);
     });
   }
-  document.addEventListener("scroll", hide, { passive: true });
+  document.addEventListener("scroll", place, { passive: true, capture: true });
 
   // One stop of the tab key for each table; arrows move between its numbers.
   const cells = (row) => all(".cell", row);
@@ -157,6 +164,7 @@
     font: { color: colour("--ink"), size: 13, family: getComputedStyle(document.body).fontFamily },
     margin: { l: 56, r: 16, t: 12, b: 48 }, height: about.height || 420, showlegend: about.legend !== false,
     legend: { orientation: "h", y: -0.18, yanchor: "top" },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--accent") },
     hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--ink") }, align: "left" },
     xaxis: { ...axis(about.x, about.range_x), ...(about.log ? { type: "log" } : {}), ...(about.categories ? { type: "category" } : {}) },
     yaxis: {
@@ -164,7 +172,9 @@
       ...(about.reverse_y ? { autorange: "reversed" } : {}),
     },
   });
-  const settings = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  const narrow = () => window.innerWidth < 640;
+  const buttons = [["toImage", "zoom2d", "pan2d", "resetScale2d"]];
+  const settings = () => ({ displaylogo: false, responsive: true, modeBarButtons: buttons, displayModeBar: narrow() ? false : "hover" });
   const seen = new Set();
   const draw = (place) => {
     const name = place.dataset.chart;
@@ -172,8 +182,10 @@
     const chart = known && (known.traces ? known : known[rule()]);
     place.hidden = !chart;
     if (!chart) return;
-    const traces = chart.traces.map((trace) => trace.muted ? { ...trace, textfont: { ...trace.textfont, color: colour("--soft") } } : trace);
-    Plotly.react(place, traces, layout(chart.layout), settings);
+    const traces = chart.traces.map((trace) => !trace.muted ? trace : {
+      ...trace, mode: narrow() ? "markers" : trace.mode, textfont: { ...trace.textfont, color: colour("--soft") },
+    });
+    Plotly.react(place, traces, layout(chart.layout), settings());
   };
   const redraw = () => { for (const place of seen) draw(place); };
 
@@ -187,7 +199,7 @@
     const points = jobs.points.filter((point) => point.values[name] !== undefined && (tested === "all" || point.tested === tested));
     const values = points.map((point) => point.values[name]);
     const numeric = values.every((value) => typeof value === "number");
-    const log = numeric && Math.min(...values) > 0 && Math.max(...values) > 30 * Math.min(...values);
+    const log = numeric && Math.min(...values) > 0 && Math.max(...values) > 8 * Math.min(...values);
     const names = [...new Set(points.map((point) => point.algorithm))].sort();
     const traces = names.map((algorithm) => {
       const mine = points.filter((point) => point.algorithm === algorithm);

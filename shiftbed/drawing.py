@@ -1,0 +1,63 @@
+"""How pictures look and are written: one style, colours that colour-blind readers tell apart, fonts in the file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shiftbed.errors import DataError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours; past them, markers change.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+MARKERS = "osD^vP*X"
+SHADES = "cividis"
+DOTS_PER_INCH = 150
+FORMATS = (".png", ".pdf", ".svg")
+STYLE = {
+    "pdf.fonttype": 42,  # TrueType, whole letters: publishers refuse matplotlib's default, type 3
+    "svg.hashsalt": "shiftbed",
+}
+
+
+def look(number: int) -> tuple[str, str]:
+    """The colour and the marker of the number-th thing in a picture."""
+    return COLOURS[number % len(COLOURS)], MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
+
+
+def blank(width: float, height: float) -> "Figure":
+    """An empty picture, in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: "Figure", path: Path) -> Path:
+    """Writes a picture as PNG, or as PDF or SVG, which stay sharp at any size; equal pictures are equal files.
+
+    Raises:
+        DataError: The path cannot be such a file.
+    """
+    import matplotlib
+
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS or path.is_dir():
+        raise DataError(
+            f"A picture is a PNG, PDF or SVG file, which {path} cannot be; name one that ends in .png, .pdf or .svg."
+        )
+    for axis in figure.axes:
+        legend = axis.get_legend()
+        inside = legend.get_texts() if legend else []
+        for text in (axis.title, *axis.get_xticklabels(), *axis.get_yticklabels(), *axis.texts, *inside):
+            text.set_parse_math(False)  # a name may have dollar signs in it
+    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(suffix)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+            figure.savefig(path, bbox_inches="tight", pad_inches=0.1, metadata=undated)
+    except OSError as error:
+        raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error
+    return path

@@ -1,0 +1,165 @@
+"""Drawings of sweeps and datasets for papers; those of shift and of accuracy prediction are in their own rooms."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shiftbed.data import MultiDomainDataset
+from shiftbed.drawing import SHADES, blank, look, save
+from shiftbed.tables import AVERAGE, Table
+from shiftbed.tables.table import ORACLE_MARK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_NUMBERS = 16  # classes up to which counts are printed
+DENSITY_POINTS = 200
+_PREDICTED = ("true", "accuracy", "low", "high")
+
+
+def matrix(values: Sequence[Sequence[float | None]]) -> np.ndarray:
+    """Values by rows and columns; what is missing is not a number."""
+    return np.array([[np.nan if value is None else value for value in row] for row in values], float)
+
+
+def leaderboard(tables: Sequence[Table], path: Path) -> Path:
+    """Bars of accuracy, algorithms within each dataset, with standard errors."""
+    algorithms = list(dict.fromkeys(name for table in tables for name in table.algorithms))
+    width = 0.8 / len(algorithms)
+    figure = blank(max(4.5, 0.28 * len(algorithms) * len(tables) + 2.2), 3.4)
+    axis = figure.add_subplot()
+    for number, name in enumerate(algorithms):
+        colour, marker = look(number)
+        found = [table.estimates.get((name, AVERAGE)) for table in tables]
+        places = np.arange(len(tables)) + (number - (len(algorithms) - 1) / 2) * width
+        heights = [np.nan if one is None else one.mean for one in found]
+        errors = [0.0 if one is None or one.standard_error is None else one.standard_error for one in found]
+        axis.bar(places, heights, 0.9 * width, color=colour, label=name)
+        axis.errorbar(places, heights, errors, fmt="none", ecolor="#333333", elinewidth=1, capsize=2)
+        axis.scatter(places, [2.0] * len(places), s=14, marker=marker, color="white", zorder=3)
+    mark = f" {ORACLE_MARK}" if tables[0].selection.oracle else ""
+    counts = {table.dataset: _count(table) for table in tables}
+    axis.set_xticks(range(len(tables)), [f"{name}\n{counts[name]}" for name in (table.dataset for table in tables)])
+    axis.set_ylabel("accuracy, %")
+    axis.set_ylim(0, 100)
+    axis.set_title(f"{tables[0].selection.name}{mark}, mean over test domains ± standard error", fontsize=9, loc="left")
+    _open(axis)
+    axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return save(figure, path)
+
+
+def _count(table: Table) -> str:
+    """How many trials the averages of a table rest on."""
+    counts = sorted({one.n for name in table.algorithms if (one := table.estimates.get((name, AVERAGE)))})
+    return f"n = {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))}" if counts else "n = 0"
+
+
+def improvement(rows: Sequence[Mapping[str, Any]], baseline: str, path: Path) -> Path:
+    """The improvement of every algorithm against the baseline's accuracy, with their densities on the margins."""
+    algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
+    figure = blank(5.6, 4.4)
+    spaces = figure.add_gridspec(2, 2, width_ratios=(5, 1), height_ratios=(1, 5), wspace=0.05, hspace=0.05)
+    axis = figure.add_subplot(spaces[1, 0])
+    above = figure.add_subplot(spaces[0, 0], sharex=axis)
+    beside = figure.add_subplot(spaces[1, 1], sharey=axis)
+    for number, name in enumerate(algorithms):
+        colour, marker = look(number)
+        mine = [row for row in rows if row["algorithm"] == name]
+        gains = np.array([row["improvement"] for row in mine])
+        axis.scatter(
+            [row["baseline"] for row in mine], gains, s=26, color=colour, marker=marker, label=name, alpha=0.85
+        )
+        at, height = density(gains)
+        beside.plot(height, at, color=colour, lw=1.4)
+    at, height = density(np.array(list({(row["test"], row["baseline"]): row["baseline"] for row in rows}.values())))
+    above.fill_between(at, height, color="#7F7F7F", alpha=0.4, lw=0)
+    axis.axhline(0, color="#7F7F7F", lw=0.8, zorder=0)
+    axis.set_xlabel(f"accuracy of {baseline}, %")
+    axis.set_ylabel(f"improvement over {baseline}, points")
+    _open(axis)
+    for margin in (above, beside):
+        margin.axis("off")
+    axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.25, 1))
+    return save(figure, path)
+
+
+def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A Gaussian kernel density of some values, on a grid that holds its tails; of equal values a narrow one."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    width = max(1.06 * spread * len(values) ** -0.2, 0.5)  # Silverman's rule; half a point at least
+    at = np.linspace(values.min() - 3 * width, values.max() + 3 * width, DENSITY_POINTS)
+    kernels = np.exp(-0.5 * ((at[:, None] - values) / width) ** 2) / (width * np.sqrt(2 * np.pi))
+    return at, kernels.mean(axis=1)
+
+
+def frozen_stages(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Accuracy against the number of frozen stages, one line a test domain and one panel for each initial weights."""
+    panels = list(dict.fromkeys((row["dataset"], row["weights"]) for row in rows))
+    tests = list(dict.fromkeys(row["test"] for row in rows))
+    figure = blank(3.6 * len(panels) + 1.2, 3.2)
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (dataset, weights) in zip(axes, panels, strict=True):
+        for number, test in enumerate(tests):
+            mine = [row for row in rows if (row["dataset"], row["weights"], row["test"]) == (dataset, weights, test)]
+            mine.sort(key=lambda row: row["frozen"])
+            if mine:
+                colour, marker = look(number)
+                x, y, error = ([row[key] for row in mine] for key in ("frozen", "mean", "error"))
+                axis.errorbar(x, y, error, color=colour, marker=marker, ms=5, lw=1.2, capsize=2, label=test)
+        stages = sorted({row["frozen"] for row in rows})
+        names = ["0: fine-tuned", *map(str, stages[1:-1]), f"{stages[-1]}: probe"]
+        axis.set_xticks(stages, names if len(stages) > 1 else names[:1])
+        axis.set_xlabel("frozen stages")
+        axis.set_title(f"{dataset}, from {'random weights' if weights == 'none' else weights}", fontsize=9)
+        _open(axis)
+    axes[0].set_ylabel("accuracy, % ± standard error")
+    axes[-1].legend(fontsize=8, frameon=False, title="test domain", loc="upper left", bbox_to_anchor=(1, 1))
+    return save(figure, path)
+
+
+def class_counts(dataset: MultiDomainDataset, path: Path) -> Path:
+    """The number of examples of every domain and class, with the sums."""
+    classes, names = dataset.card.classes, [domain.name for domain in dataset.domains]
+    labelled = [np.asarray(domain.labels)[np.asarray(domain.labels) >= 0] for domain in dataset.domains]
+    counts = np.array([np.bincount(labels, minlength=len(classes)) for labels in labelled])
+    figure = blank(min(16.0, 0.42 * len(classes) + 2.6), min(16.0, 0.3 * len(names) + 1.6))
+    axis = figure.add_subplot()
+    shown = axis.imshow(counts, cmap=SHADES, vmin=0, aspect="auto")
+    if len(classes) <= MOST_NUMBERS:
+        for (row, column), count in np.ndenumerate(counts):
+            colour = "black" if count > 0.6 * counts.max() else "white"
+            axis.text(column, row, f"{count:,}", ha="center", va="center", fontsize=7, color=colour)
+    axis.set_xticks(range(len(classes)), classes, rotation=40, ha="right", fontsize=8)
+    axis.set_yticks(range(len(names)), [f"{name} ({n:,})" for name, n in zip(names, counts.sum(1), strict=True)])
+    axis.tick_params(length=0, labelsize=8)
+    figure.colorbar(shown, ax=axis, label="examples")
+    axis.set_title(f"{dataset.card.name}: {counts.sum():,} examples", fontsize=9, loc="left")
+    return save(figure, path)
+
+
+def predictions(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Predicted against true accuracy with intervals, one point a model and domain; right ones lie on the diagonal."""
+    figure = blank(4.4, 4.0)
+    axis = figure.add_subplot()
+    axis.plot([0, 100], [0, 100], color="#7F7F7F", lw=0.8, zorder=0)
+    for number, domain in enumerate(dict.fromkeys(row["domain"] for row in rows)):
+        colour, marker = look(number)
+        mine = [row for row in rows if row["domain"] == domain]
+        true, made, low, high = (
+            100 * np.array([row[key] for row in mine]) for key in ("true", "accuracy", "low", "high")
+        )
+        whiskers = np.maximum(0, [made - low, high - made])
+        axis.errorbar(true, made, whiskers, fmt=marker, color=colour, ms=5, lw=0.9, label=domain, alpha=0.9)
+    ends = 100 * np.array([[row["true"], row["low"], row["high"]] for row in rows])
+    limits = max(0.0, ends.min() - 5), min(100.0, ends.max() + 5)
+    axis.set(xlim=limits, ylim=limits, xlabel="true accuracy, %", ylabel="predicted without labels, %")
+    axis.legend(fontsize=8, frameon=False, title="unlabelled domain", title_fontsize=8)
+    _open(axis)
+    return save(figure, path)
+
+
+def _open(axis: "Axes") -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize=8)

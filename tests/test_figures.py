@@ -1,0 +1,143 @@
+"""Figures: what they are drawn from, what is refused, and how the files are made."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import shiftbed
+from shiftbed.accuracy.studies import Scores
+from shiftbed.drawing import COLOURS, MARKERS, blank, look, save
+from shiftbed.errors import DataError, ShiftbedError, StoreError, UnknownNameError
+from shiftbed.report.figures import FIGURES
+from shiftbed.report.figures_drawn import density, frozen_stages, improvement, predictions
+from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.matrix import Cell, ShiftMatrix
+
+ESTIMATE = ShiftEstimate("mmd", 0.5, 0.1, (0.3, 0.7), 20, ("a note",), {"null": 0.0})
+
+
+def measured(folder, name="mine"):
+    both = {kind: ShiftEstimate(kind, 0.4, 0.1, (0.2, 0.6), 10).as_json() for kind in ("diversity", "correlation")}
+    (folder / "shift").mkdir(parents=True, exist_ok=True)
+    (folder / "shift" / f"{name}.json").write_text(json.dumps({"dataset": name, **both}))
+
+
+def test_fonts_of_a_pdf_are_in_it_and_are_not_of_type_3(tmp_path):
+    measured(tmp_path)
+    data = shiftbed.figure("shift-plane", tmp_path, tmp_path / "plane.pdf").read_bytes()
+    assert data.startswith(b"%PDF") and b"/FontFile2" in data and b"/Type3" not in data
+    again = shiftbed.figure("shift-plane", tmp_path, tmp_path / "again.pdf").read_bytes()
+    assert data == again, "equal figures are equal files"
+
+
+def test_every_other_format_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"figure.docx cannot be; name one that ends in .png, .pdf or .svg"):
+        save(blank(1, 1), tmp_path / "figure.docx")
+
+
+def test_colours_come_back_with_other_markers():
+    seen = {look(number) for number in range(len(COLOURS) * len(MARKERS))}
+    assert len(seen) == len(COLOURS) * len(MARKERS)
+    assert look(0)[0] == look(len(COLOURS))[0]
+
+
+def test_names_with_dollars_are_text(tmp_path):
+    rows = [{"algorithm": "$\\frac$", "test": "$a", "baseline": 40.0, "improvement": 1.0}]
+    assert improvement(rows, "ERM", tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_a_density_is_one():
+    at, height = density(np.array([1.0, 2.0, 4.0, 8.0]))
+    assert np.trapezoid(height, at) == pytest.approx(1, abs=0.01)
+    at, height = density(np.array([3.0]))
+    assert at[height.argmax()] == pytest.approx(3, abs=0.05)
+
+
+@pytest.mark.parametrize("name", sorted(set(FIGURES) - {"class-counts", "tsne"}))
+def test_an_empty_folder_names_the_command_that_fills_it(name, tmp_path):
+    with pytest.raises(StoreError, match="`shiftbed"):
+        shiftbed.figure(name, tmp_path, tmp_path / "figure.pdf")
+
+
+def test_unknown_figures_options_and_folders_are_refused(tmp_path):
+    with pytest.raises(UnknownNameError, match="Did you mean leaderboard"):
+        shiftbed.figure("leader", tmp_path, tmp_path / "figure.pdf")
+    with pytest.raises(ShiftbedError, match="The figure shift-plane has no option 'dataset'; it has none"):
+        shiftbed.figure("shift-plane", tmp_path, tmp_path / "figure.pdf", dataset="PACS")
+    with pytest.raises(StoreError, match="There is no folder"):
+        shiftbed.figure("leaderboard", tmp_path / "nowhere", tmp_path / "figure.pdf")
+    with pytest.raises(StoreError, match="name a dataset with --dataset"):
+        shiftbed.figure("class-counts", tmp_path, tmp_path / "figure.pdf")
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "shift").mkdir()
+    (tmp_path / "shift" / "mine.json").write_text("{")
+    with pytest.raises(StoreError, match=r"mine.json is damaged"):
+        shiftbed.figure("shift-plane", tmp_path, tmp_path / "figure.pdf")
+
+
+def test_a_matrix_and_scores_survive_their_files(tmp_path):
+    matrix = ShiftMatrix(("a", "b"), (Cell("a", "b", "mmd", (ESTIMATE,)), Cell("a", "b", "ni", why_not="no labels")))
+    assert ShiftMatrix.from_json(json.loads(json.dumps(matrix.as_json()))) == matrix
+    scores = Scores(
+        ("m",), ("d", "e"), np.array(["g", "h"]), np.array([3, 4]), np.array([[0.5, 0.6]]), {"doc": np.ones((1, 2))}
+    )
+    read = Scores.from_json(json.loads(json.dumps(scores.as_json())))
+    assert read.classifiers == scores.classifiers and read.domains == scores.domains
+    for name in ("groups", "images", "accuracies"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(scores, name))
+    np.testing.assert_array_equal(read.values["doc"], scores.values["doc"])
+
+
+def test_the_measure_of_a_matrix_can_be_chosen(tmp_path):
+    cells = tuple(Cell("a", "b", name, (ShiftEstimate(name, 0.5),)) for name in ("emd", "mmd"))
+    (tmp_path / "shift").mkdir()
+    file = tmp_path / "shift" / "mine-matrix.json"
+    file.write_text(json.dumps(ShiftMatrix(("a", "b"), cells).as_json()))
+    svg = shiftbed.figure("shift-matrix", tmp_path, tmp_path / "figure.svg", measure="mmd").read_text()
+    assert "<svg" in svg
+    with pytest.raises(DataError, match="has no measure 'mdm'. Did you mean mmd"):
+        shiftbed.figure("shift-matrix", tmp_path, tmp_path / "figure.svg", measure="mdm")
+
+
+def test_class_counts_print_every_count(tmp_path, monkeypatch):
+    import matplotlib
+
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # letters stay letters
+    svg = shiftbed.figure("class-counts", tmp_path, tmp_path / "counts.svg", dataset="ColoredDigits").read_text()
+    from shiftbed.data import load
+
+    for domain in load("ColoredDigits").domains:
+        for count in np.bincount(domain.labels):
+            assert re.search(rf">\s*{count}\s*<", svg)
+
+
+def test_frozen_stages_has_a_panel_for_each_initial_weights(tmp_path):
+    rows = [
+        {
+            "dataset": "D",
+            "weights": weights,
+            "frozen": frozen,
+            "probe": frozen == 2,
+            "test": test,
+            "mean": 50.0,
+            "error": 1.0,
+        }
+        for weights in ("none", "imagenet")
+        for frozen in range(3)
+        for test in ("a", "b")
+    ]
+    (tmp_path / "audit").mkdir()
+    (tmp_path / "audit" / "study.json").write_text(json.dumps(rows))
+    one = Image.open(frozen_stages(rows[:6], tmp_path / "one.png"))
+    two = Image.open(shiftbed.figure("frozen-stages", tmp_path, tmp_path / "two.png"))
+    assert two.width > 1.5 * one.width
+
+
+def test_predictions_with_infinite_intervals_are_drawn(tmp_path):
+    row = {"domain": "a", "true": 0.5, "accuracy": 0.6, "low": 0.0, "high": 1.0}
+    assert predictions([row], tmp_path / "figure.png").exists()
