@@ -134,7 +134,7 @@ def main() -> None:
 
     def job(dataset, **fields):
         how = recipe("domainbed-head", dataset, precision=precision, **fields)
-        how = how.model_copy(update={"initial_weights": None})
+        how = how.model_copy(update={"initial_weights": None, "augment_validation": False})
         return make_job(dataset, "ERM", LeaveOut(("0",)), how)
 
     with tempfile.TemporaryDirectory() as folder, one_thread():

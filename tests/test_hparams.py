@@ -81,7 +81,8 @@ def test_a_new_hyperparameter_changes_no_other_draw():
 
 
 def test_all_algorithms_share_the_learning_rate_of_a_draw():
-    rates = {search_space(name, "EmojiStyles").draw(5, trial=2)["lr"] for name in ALGORITHMS}
+    others = [name for name in ALGORITHMS if name != "ADRMX"]  # DomainBed gives it rates of its own
+    rates = {search_space(name, "EmojiStyles").draw(5, trial=2)["lr"] for name in others}
     assert len(rates) == 1
 
 

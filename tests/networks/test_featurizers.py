@@ -244,7 +244,7 @@ def test_frozen_batch_norm_resumes_to_the_bit():
 
 
 def test_only_our_networks_are_listed_and_timm_is_imported_for_none_of_them(monkeypatch):
-    assert set(NETWORKS) == set(SHAPES)
+    assert {name for name in NETWORKS if not name.startswith("cifar-")} == set(SHAPES)  # the pool has its own tests
     monkeypatch.setattr("shiftbed.networks.backbones.timm_names", None)
     assert NETWORKS["Small"].name == "small"
     for path in Path(networks.__file__).parent.glob("*.py"):
