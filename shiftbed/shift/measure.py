@@ -5,10 +5,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shiftbed.data import MultiDomainDataset
 from shiftbed.errors import DataError
 from shiftbed.shift.estimates import ShiftEstimate
-from shiftbed.shift.estimators import ESTIMATORS, Found, How
+from shiftbed.shift.estimators import ESTIMATORS, PERCEPTRON_SIDE, SMALL_SIDE, Found, How
 from shiftbed.shift.features import open_dataset, refuse_unknown, samples_of, sides_of
 from shiftbed.shift.matching import in_fixed_order, matched, permuted
 from shiftbed.shift.measures import TOO_WIDE, Settings, measure
@@ -100,7 +102,7 @@ def measure_shift(
         train: The training domains; by default all that are not tested.
         test: The test domains; by default the last.
         classes: Only these classes; by default all.
-        size: Bring images to this side first.
+        size: Bring images to this side first; by default those above 32 px that a perceptron looks at come to 32.
         features: Measure the features of this fixed network instead of the inputs.
         features_weights: Its weights, by name or file.
         device: Where to compute; a GPU if there is one.
@@ -114,11 +116,24 @@ def measure_shift(
     refuse_unknown("option", list(how), [one.name for one in fields(How)], "measure_shift")
     settings = How(device=find_runtime(device).device, **how)
     opened = open_dataset(dataset)
+    side = size
+    if side is None and features is None and settings.network is None:
+        side = _affordable_side(opened)
     samples = samples_of(
-        opened, classes=classes, size=size, network=features, weights=features_weights, device=settings.device
+        opened, classes=classes, size=side, network=features, weights=features_weights, device=settings.device
     )
     p, q = sides_of(samples, train, test)
-    return replace(compare(p, q, settings, opened.card.classes, on_progress), dataset=opened.card.name)
+    made = compare(p, q, settings, opened.card.classes, on_progress)
+    reduced = (f"images were brought to {side} px; --size keeps more of them",) if side != size else ()
+    return replace(made, dataset=opened.card.name, notes=(*made.notes, *reduced))
+
+
+def _affordable_side(dataset: MultiDomainDataset) -> int | None:
+    """The side that images are reduced to for a perceptron, whose cost grows with their pixels, or None."""
+    inputs = dataset.domains[0].inputs
+    if not isinstance(inputs, np.ndarray) or inputs.dtype != np.uint8 or inputs.ndim != 4:
+        return None
+    return PERCEPTRON_SIDE if PERCEPTRON_SIDE < max(inputs.shape[1:3]) <= SMALL_SIDE else None
 
 
 def compare(
