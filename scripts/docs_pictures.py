@@ -41,16 +41,17 @@ OPTIONS = {
 }
 
 
-def results(folder: Path, steps: int = 200, values: tuple[float, ...] = (0.1, 0.5, 0.9)) -> None:
+def results(folder: Path, steps: int = 200, trials: int = 2, values: tuple[float, ...] = (0.1, 0.5, 0.9)) -> None:
     """Fills a folder with all that figures are drawn from.
 
     Args:
         folder: The folder; what is there is not made again.
         steps: Updates of every model.
+        trials: Repetitions, and draws.
         values: How far the colours of the grid vary.
     """
     fields = {"steps": steps, "evaluate_every": steps // 2}
-    how = {"draws": 2, "trials": 2, "fields": fields}
+    how = {"draws": trials, "trials": trials, "fields": fields}
     algorithms = ("ERM", "CORAL", "GroupDRO", "Mixup")
     digits = [Request(name, algorithms, **how) for name in ("ColoredDigits", "RotatedDigits")]
     shiftbed.sweep(digits, folder)
@@ -67,10 +68,10 @@ def results(folder: Path, steps: int = 200, values: tuple[float, ...] = (0.1, 0.
     colours(folder, values)
     jobs = [job for job in finished_jobs(LocalStore(folder)) if job.description["dataset"] == "EmojiStyles"]
     if not (folder / ACCURACY / PREDICTIONS).exists():
-        write_json(predicted(jobs, folder, (2, 5), lambda *_: None), folder / ACCURACY / PREDICTIONS)
+        write_json(predicted(jobs, folder, (1, 3), lambda *_: None), folder / ACCURACY / PREDICTIONS)
     if not (folder / ACCURACY / "changes.json").exists():
-        for name in algorithms:
-            shiftbed.train("EmojiStyles", name, "emojione-mono", folder / "models", steps=steps)
+        for name in algorithms[: 2 * trials]:
+            shiftbed.train("RotatedDigits", name, "75", folder / "models", steps=steps)
         study(folder / "models", folder / ACCURACY, changes=True)
     digits_only = Subject.read(folder)
     rotated = [task for task in digits_only.tasks if task.abouts[0]["dataset"] == "RotatedDigits"]
@@ -93,7 +94,7 @@ def colours(folder: Path, values: tuple[float, ...]) -> None:
             dataset="digits",
             measures=(f"{measure} shift",),
             grid=options,
-            runs=2,
+            runs=1,
             options=lambda named=named: named,
         )
         list(run_grid(part, folder, raw, most=600))

@@ -63,7 +63,7 @@ def figures() -> str:
         "# Figures",
         MADE,
         "`shiftbed figure NAME DIR --out figure.pdf` draws a figure from a folder of results: as PDF or SVG, which\n"
-        "stay sharp at any size and have their fonts in them, or as PNG. Colour-blind readers can tell its colours apart.\n"
+        "stay sharp at any size and have their fonts in them, or as PNG. Colour-blind readers tell its colours apart.\n"
         'From Python it is `shiftbed.figure(NAME, DIR, "figure.pdf")`. Those below were drawn by\n'
         "`python scripts/docs_pictures.py`, from built-in data.",
     ]

@@ -20,6 +20,7 @@ _VERBS = {
     "audit_sweep": "shiftbed.audit.verbs",
     "read_tables": "shiftbed.audit.ledger",
     "figure": "shiftbed.report.figures",
+    "write_page": "shiftbed.report.page",
     "ShiftbedError": "shiftbed.errors",
 }
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "read_tables",
     "sweep",
     "train",
+    "write_page",
 ]
 
 

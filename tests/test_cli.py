@@ -199,6 +199,9 @@ def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
     rows = shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=-90%").out.splitlines()
     assert rows[0] == "domain,path,label,prediction,confidence" and len(rows) == 600
     assert rows[1].startswith("-90%,-90%/0,")
+    assert len(shiftbed("predictions", best).out.splitlines()) > 2 * len(rows), "of all domains it knows"
+    foreseen = json.loads(shiftbed("predict", best, "--on", "ColoredDigits/-90%", "--json").out)
+    assert foreseen["low"] <= foreseen["accuracy"] <= foreseen["high"], "from its own held-out images"
     assert "no domain '+70%'" in shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=+70%").err
     assert "No finished job" in shiftbed("best", sweep, "--algorithm", "IRM").err
 

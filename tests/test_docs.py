@@ -1,12 +1,17 @@
 """What the README and the guide say is so: tables are current and code blocks run."""
 
+import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from shiftbed.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,13 +31,57 @@ def test_the_readme_s_tables_are_those_of_the_registries():
     assert script["algorithm_page"]() == page, "run python scripts/update_readme.py"
 
 
-# Each block has a process of its own, forked from one that has made the slow imports.
+def test_the_reference_is_that_of_the_docstrings_and_registries():
+    script = runpy.run_path(str(ROOT / "scripts" / "update_reference.py"))
+    for name in ("reference", "figures"):
+        page = (ROOT / "docs" / f"{name}.md").read_text()
+        assert script[name]() == page, "run python scripts/update_reference.py"
+
+
+def test_the_guide_s_index_leads_to_every_page():
+    index = (ROOT / "docs" / "index.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md", "shift_head.md"}  # part of shift.md
+    assert {name for name in pages if f"({name})" not in index} == set()
+
+
+def test_every_block_says_what_it_is():
+    for page in PAGES:
+        fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
+        kinds = set(fences[::2])
+        assert kinds <= {"python", "sh", "text", "yaml"}, f"{page.name} has blocks of {kinds}"
+
+
+def commands() -> list:
+    """Every command of the README and the guide, in blocks of any kind, with the page it stands on."""
+    found = []
+    for page in PAGES:
+        for text in re.findall(r"```(?:sh|text)\n(.*?)```", page.read_text(), re.DOTALL):
+            lines = text.replace("\\\n", " ").splitlines()
+            found += [
+                pytest.param(line, id=f"{page.name}: {line[:60]}") for line in lines if line.startswith("shiftbed ")
+            ]
+    return found
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_is_one_that_the_command_line_takes(line):
+    _, name, *arguments = [word for word in shlex.split(line, comments=True) if word != "…"]
+    command = get_command(app)
+    if name.startswith("-"):
+        return
+    assert name in command.commands, line
+    command.commands[name].make_context(name, arguments)  # parses, and calls nothing
+
+
+# Each block has a process of its own, in its page's folder, forked from one that has made the slow imports.
 RUNNER = """
 import os, runpy, sys
 import torch, shiftbed.tables, shiftbed.sweeps.verbs, shiftbed.algorithms
 for block in sys.argv[1:]:
     child = os.fork()
     if not child:
+        os.chdir(os.path.dirname(block))
+        os.environ["SHIFTBED_DATA"] = os.path.join(os.getcwd(), "data")
         sys.argv = [block]
         runpy.run_path(block, run_name="__main__")
         sys.stdout.flush()
@@ -41,12 +90,15 @@ for block in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("texts", blocks("python"))
-def test_python_blocks_run(texts, tmp_path):
-    (tmp_path / "my_algorithms.py").write_text(texts[-1])
-    scripts = [tmp_path / f"block-{number}.py" for number in range(len(texts))]
-    for script, text in zip(scripts, texts, strict=True):
-        script.write_text(text)
+def test_python_blocks_run(tmp_path):
+    scripts = []
+    for page in blocks("python"):
+        folder, (texts,) = tmp_path / page.id, page.values
+        folder.mkdir()
+        (folder / "my_algorithms.py").write_text(texts[-1])
+        for number, text in enumerate(texts):
+            scripts.append(folder / f"block-{number}.py")
+            scripts[-1].write_text(text)
     done = subprocess.run([sys.executable, "-c", RUNNER, *scripts], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -57,9 +109,10 @@ def test_shell_blocks_run(texts, tmp_path):
     python = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "my_algorithms.py").write_text(python[-1])
     for line in "".join(texts).splitlines():
-        words = line.split("#")[0].split()
+        words = shlex.split(line, comments=True)
         if words and words[0] == "shiftbed":
-            subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, check=True, capture_output=True)
+            here = {**os.environ, "SHIFTBED_DATA": str(tmp_path / "data")}
+            subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, env=here, check=True, capture_output=True)
 
 
 def test_every_link_to_a_file_leads_somewhere():

@@ -6,9 +6,11 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 import shiftbed
 from shiftbed.accuracy.studies import Scores
+from shiftbed.cli import app
 from shiftbed.drawing import COLOURS, MARKERS, blank, look, save
 from shiftbed.errors import DataError, ShiftbedError, StoreError, UnknownNameError
 from shiftbed.report.figures import FIGURES
@@ -100,7 +102,7 @@ def test_the_measure_of_a_matrix_can_be_chosen(tmp_path):
     file.write_text(json.dumps(ShiftMatrix(("a", "b"), cells).as_json()))
     svg = shiftbed.figure("shift-matrix", tmp_path, tmp_path / "figure.svg", measure="mmd").read_text()
     assert "<svg" in svg
-    with pytest.raises(DataError, match="has no measure 'mdm'. Did you mean mmd"):
+    with pytest.raises(DataError, match=r"has no measure 'mdm'. Did you mean mmd"):
         shiftbed.figure("shift-matrix", tmp_path, tmp_path / "figure.svg", measure="mdm")
 
 
@@ -141,3 +143,26 @@ def test_frozen_stages_has_a_panel_for_each_initial_weights(tmp_path):
 def test_predictions_with_infinite_intervals_are_drawn(tmp_path):
     row = {"domain": "a", "true": 0.5, "accuracy": 0.6, "low": 0.0, "high": 1.0}
     assert predictions([row], tmp_path / "figure.png").exists()
+
+
+def test_a_method_that_is_not_defined_on_all_reduced_sets_is_left_open(tmp_path):
+    rows = [
+        {"method": "aline-s", "mae": 2.0, "without a": 0.5},
+        {"method": "doc", "mae": 1.0, "without a": 0.1, "100 images": 1},
+    ]
+    (tmp_path / "accuracy").mkdir()
+    (tmp_path / "accuracy" / "changes.json").write_text(json.dumps(rows))
+    assert shiftbed.figure("set-size", tmp_path, tmp_path / "sizes.pdf").exists()
+    (tmp_path / "accuracy" / "changes.json").write_text(json.dumps(rows[:1]))
+    with pytest.raises(DataError, match="too few images"):
+        shiftbed.figure("set-size", tmp_path, tmp_path / "sizes.pdf")
+
+
+def test_the_matrix_that_the_command_line_writes_is_the_one_that_figures_read(tmp_path):
+    done = CliRunner().invoke(
+        app, ["shift", "ColoredDigits", "--matrix", "--measures", "ni", "--out", str(tmp_path / "shift")]
+    )
+    assert done.exit_code == 0, done.output
+    found = ShiftMatrix.from_json(json.loads((tmp_path / "shift" / "ColoredDigits-matrix.json").read_text()))
+    assert found.names == ["ni"] and found.domains == ("+90%", "+80%", "-90%")
+    assert shiftbed.figure("shift-matrix", tmp_path, tmp_path / "figure.pdf", dataset="ColoredDigits").exists()

@@ -26,7 +26,7 @@ from shiftbed.tables import (
     read_tables,
     render,
 )
-from shiftbed.tables.grids import latex_escaped
+from shiftbed.tables.grids import Entry, Grid, grid_text, latex_escaped
 from shiftbed.training.store import LocalStore
 
 DOMAINS = ("north", "south", "far-away-island")
@@ -210,6 +210,50 @@ def test_text_fits_eighty_columns_with_many_domains():
         DOMAINS = before
     assert max(len(line) for line in text.splitlines()) <= 80
     assert text.count("ERM") > 1, "it continues below"
+
+
+WORDS = st.text("abc -", max_size=90)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 9).flatmap(
+        lambda columns: st.tuples(
+            st.lists(WORDS, min_size=columns, max_size=columns),
+            st.lists(st.tuples(WORDS, st.lists(WORDS, min_size=columns, max_size=columns)), min_size=1, max_size=3),
+        )
+    ),
+    WORDS,
+)
+def test_text_never_has_more_than_eighty_columns_and_loses_nothing(parts, corner):
+    columns, rows = parts
+    entries = [(name, [Entry(text) for text in texts]) for name, texts in rows]
+    lines = grid_text(Grid("title", "caption", corner, columns, entries)).splitlines()
+    assert max(map(len, lines)) <= 80
+    letters = "".join(lines[2:]).replace("─", "")
+    for letter in "abc":
+        shown = sum(text.count(letter) for text in [*columns, *(text for _, texts in rows for text in texts)])
+        blocks = sum(set(line) == {"─"} for line in lines)
+        repeated = blocks * (corner.count(letter) + sum(name.count(letter) for name, _ in rows))
+        assert letters.count(letter) == shown + repeated
+
+
+def test_a_long_first_column_does_not_push_the_others_over_the_edge():
+    # Seven columns of 16 need twice the 60 that are left beside 20, but four of them do not fit into 60.
+    grid = Grid("t", "c", "x" * 20, [f"{n}" * 14 for n in range(7)], [("row", [Entry("1" * 14)] * 7)])
+    assert [len(line) for line in grid_text(grid).splitlines() if "─" in line] == [68, 68, 36]
+
+
+def test_many_algorithms_are_compared_with_erm_in_few_words():
+    names = [f"A{number}" for number in range(9)]
+    made = {name: place / 10 for place, name in enumerate(["ERM", *names])}
+    jobs = [record(name, d, t, 0, 0.9, test) for name, test in made.items() for d in DOMAINS for t in range(4)]
+    (note,) = (note for note in table_of(jobs).notes() if note.startswith("Against ERM"))
+    assert note.startswith("Against ERM, in points (permutation test of pairs of trial and domain; p where it is below")
+    assert "A8 +90.0 (p = 0.00" in note and note.index("A8 ") < note.index("A0 ")
+    few = [job for job in jobs if job.description["algorithm"] in ("ERM", "A0")]
+    (note,) = (note for note in table_of(few).notes() if note.startswith("Against ERM"))
+    assert ", n = " in note
 
 
 def test_csv_names_the_chosen_jobs():

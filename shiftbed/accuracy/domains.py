@@ -1,6 +1,5 @@
 """Where domains come from: a run's held-out images, their corruptions, folders, and datasets."""
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from shiftbed.data.finding import walk_images
 from shiftbed.errors import DataError, ShiftbedError
 from shiftbed.hashing import digest
 from shiftbed.training.job import Job
+from shiftbed.training.model import job_of
 
 STANDARD = tuple(name for name in CORRUPTIONS if CORRUPTIONS[name].family != "bar")
 SEVERITIES = (1, 3, 5)
@@ -69,10 +69,10 @@ def held_out(run: Path, most: int = MOST) -> DomainImages:
     Raises:
         DataError: The run says nothing of its data, or the data are not here.
     """
-    about = run / "job.json"
-    if not about.exists():
+    about = job_of(run)
+    if about is None:
         raise DataError(f"{run} does not say which images its model was validated on; name a labelled source dataset.")
-    job = Job.from_description(json.loads(about.read_text(encoding="utf-8")))
+    job = Job.from_description(about)
     trained = set(job.task.train_domains)
     splits = [split for split in job.task.of_role("validation") if split.domain in trained]
     if not splits:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import kendalltau, spearmanr
 
 from shiftbed.errors import DataError
@@ -122,7 +123,7 @@ def mean_errors(accuracies: np.ndarray, groups: np.ndarray | None = None) -> np.
     return accuracies - (accuracies.sum() - sums[members]) / (len(accuracies) - sizes[members])
 
 
-def rank_correlation(x: np.ndarray, y: np.ndarray, kind: str = "spearman") -> float:
+def rank_correlation(x: ArrayLike, y: ArrayLike, kind: str = "spearman") -> float:
     """Spearman's ρ or Kendall's τ, ties averaged; not a number where one side is constant."""
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")

@@ -93,7 +93,7 @@ def spread(scores: Scores, path: Path, by_group: bool = True) -> Path:
 def changes(table: Sequence[Row], path: Path) -> Path:
     """How errors change, from `change_table`: methods by what was changed, in points."""
     names = [row["method"] for row in table]
-    whats = [key for key in table[0] if key not in ("method", "mae")]
+    whats = list(dict.fromkeys(key for row in table for key in row if key not in ("method", "mae")))
     values = np.array([[row.get(what, np.nan) for what in whats] for row in table])
     most = float(np.nanmax(np.abs(values))) or 1.0
     with _figure(path, size=(0.7 * len(whats) + 3, 0.3 * len(names) + 2)) as axes:
@@ -102,7 +102,9 @@ def changes(table: Sequence[Row], path: Path) -> Path:
         axis.set_yticks(range(len(names)), names, fontsize=8)
         axis.set_xticks(range(len(whats)), whats, rotation=40, ha="right", fontsize=8)
         for (row, column), value in np.ndenumerate(values):
-            axis.text(column, row, f"{value:+.1f}", ha="center", va="center", fontsize=7)
+            shown = f"{value:+.1f}" if np.isfinite(value) else "–"  # the method is not defined on all such sets
+            colour = "white" if abs(value) > 0.75 * most else "black"
+            axis.text(column, row, shown, ha="center", va="center", fontsize=7, color=colour)
     return path
 
 

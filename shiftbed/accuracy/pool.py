@@ -4,6 +4,14 @@ import csv
 from importlib.resources import files
 from typing import NamedTuple
 
+# Those whose errors the paper prints one by one, by its names. It does not say which width of ShuffleNetV2 it means.
+SINGLE = {
+    "ResNet44": "cifar-resnet44",
+    "RepVGG-A0": "cifar-repvgg-a0",
+    "ShuffleNetV2": "cifar-shufflenetv2-1",
+    "VGG13": "cifar-vgg13",
+}
+
 
 class Classifier(NamedTuple):
     """A row of the paper's table 5.

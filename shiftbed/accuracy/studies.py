@@ -4,7 +4,7 @@ All of them read `Scores`: what every method says of every classifier on every d
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -54,6 +54,11 @@ class Scores:
             self.accuracies[:, domains],
             {name: values[:, domains] for name, values in self.values.items()},
         )
+
+    def varying(self) -> "Scores":
+        """The same without methods whose score is equal on all domains of a classifier: no line goes through them."""
+        kept = {name: rows for name, rows in self.values.items() if all(np.ptp(row) > 0 for row in rows)}
+        return replace(self, values=kept)
 
     def as_json(self) -> dict[str, Any]:
         """What `json.dumps` takes and `from_json` reads."""

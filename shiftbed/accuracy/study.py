@@ -1,6 +1,5 @@
 """The whole study for trained models and a dataset of many domains: scores, tables, pictures."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.errors import DataError
 from shiftbed.training.model import Model, load
-from shiftbed.training.store import LocalStore
+from shiftbed.training.store import LocalStore, write_json
 
 WEIGHTS = "weights.safetensors"
 MOST_REMOVED = 12  # ways to remove classes
@@ -52,45 +51,94 @@ def study(
     Raises:
         DataError: There are no weights, or classes differ.
     """
-    folders = sorted(path.parent for path in Path(runs).rglob(WEIGHTS))
+    folders = weight_folders(runs)
     if not folders:
         raise DataError(f"There are no weights in {runs}; `shiftbed train` keeps them.")
-    models = [load(folder / WEIGHTS, device) for folder in folders]
-    classes = models[0].classes
-    different = next((model for model in models if model.classes != classes), None)
-    if different is not None:
-        raise DataError(
-            f"The models in {runs} have other classes: {', '.join(classes)}; {', '.join(different.classes)}."
-        )
-    labelled_source = next(of_dataset(source, classes)) if source else held_out(folders[0])
-    domains = list(of_dataset(on, classes)) if on else corrupted(labelled_source)
-    extract = [Extractor(model, LocalStore(folder)) for model, folder in zip(models, folders, strict=True)]
-    names = _names(models)
-    predicted = _predictions(extract, [labelled_source, *domains], on_progress)
-
-    def of_model(place: int, change: Change) -> Callable[[], tuple[Outputs, Iterator[Outputs]]]:
-        def outputs(number: int, domain: DomainImages) -> Outputs:
-            others = np.delete(predicted[number], place, axis=0)
-            return replace(extract[place](domain), pool=others if len(others) else None)
-
-        return lambda: (
-            outputs(0, labelled_source),
-            (change(outputs(number, domain)) for number, domain in enumerate(domains, 1)),
-        )
-
-    groups = {domain.name: domain.group for domain in domains}
-
-    def scored(change: Change = lambda domain: domain) -> studies.Scores:
-        models_of = {name: of_model(place, change) for place, name in enumerate(names)}
-        return studies.score_classifiers(models_of, groups, on_progress=on_progress)
-
-    found = scored()
+    pool = Pool(folders, () if on is None else (on,), source, device, on_progress)
+    found = pool.scores()
     made = write_study(found, Path(out))
     if changes:
-        after = {what: scored(change) for what, change in reductions(int(found.images.min()), classes).items()}
+        after = {
+            what: pool.scores(change) for what, change in reductions(int(found.images.min()), pool.classes).items()
+        }
         made["changes"] = studies.change_table(found, after, by_group=True)
-        (Path(out) / "changes.json").write_text(json.dumps(made["changes"], indent=1), encoding="utf-8")
+        write_json(made["changes"], Path(out) / "changes.json")
     return made
+
+
+def weight_folders(runs: str | Path) -> list[Path]:
+    """The folders below this one in which a job left its weights."""
+    return sorted(path.parent for path in Path(runs).rglob(WEIGHTS))
+
+
+class Pool:
+    """Models of the same classes, and the labelled images they are judged on.
+
+    What models say of images is kept beside their weights.
+
+    Args:
+        folders: Where the weights of each are.
+        on: Datasets whose domains are taken together; without any, the source's images under corruptions.
+        source: A labelled dataset, or DATASET/DOMAIN, that no model was trained on; None is what the first held out.
+        device: Where models predict.
+        on_progress: Called with what is being done, how much is done, and how much there is.
+
+    Attributes:
+        classes: The names of the classes.
+        names: The models' names.
+
+    Raises:
+        DataError: Classes differ.
+    """
+
+    def __init__(
+        self, folders: Sequence[Path], on: Sequence[str], source: str | None, device: str, on_progress: Progress
+    ) -> None:
+        models = [load(folder / WEIGHTS, device) for folder in folders]
+        self.classes, self.names = models[0].classes, _names(models)
+        for folder, model in zip(folders, models, strict=True):
+            if model.classes != self.classes:
+                both = f"{', '.join(self.classes)}; {', '.join(model.classes)}"
+                raise DataError(f"The models in {folders[0]} and {folder} have other classes: {both}.")
+        self._source = next(of_dataset(source, self.classes)) if source else held_out(folders[0])
+        self._domains = self._labelled(on) if on else corrupted(self._source)
+        self._extract = [Extractor(model, LocalStore(folder)) for model, folder in zip(models, folders, strict=True)]
+        self._predicted = _predictions(self._extract, [self._source, *self._domains], on_progress)
+        self._on_progress = on_progress
+
+    def _labelled(self, datasets: Sequence[str]) -> list[DomainImages]:
+        """The domains of several datasets, whose names may be the same, say which they are from."""
+        found = [(name, domain) for name in datasets for domain in of_dataset(name, self.classes)]
+        if len(datasets) == 1:
+            return [domain for _, domain in found]
+        return [replace(domain, name=f"{name}/{domain.name}") for name, domain in found]
+
+    def scores(
+        self,
+        change: Change = lambda domain: domain,
+        of: Sequence[int] | None = None,
+        methods: Sequence[str] = (),
+    ) -> studies.Scores:
+        """What methods say of the models, each with all others for its pool.
+
+        Args:
+            change: What is done to every domain first.
+            of: The places of the models; all by default.
+            methods: Names; all that can be computed by default.
+        """
+        places = range(len(self.names)) if of is None else of
+        outputs = {self.names[place]: partial(self._outputs, place, change) for place in places}
+        groups = {domain.name: domain.group for domain in self._domains}
+        return studies.score_classifiers(outputs, groups, methods, self._on_progress)
+
+    def _outputs(self, place: int, change: Change) -> tuple[Outputs, Iterator[Outputs]]:
+        """A model's outputs on the source and, one after the other, on the domains."""
+
+        def of(number: int, domain: DomainImages) -> Outputs:
+            others = np.delete(self._predicted[number], place, axis=0)
+            return replace(self._extract[place](domain), pool=others if len(others) else None)
+
+        return of(0, self._source), (change(of(number, domain)) for number, domain in enumerate(self._domains, 1))
 
 
 def reductions(images: int, classes: Sequence[str]) -> dict[str, Change]:
@@ -112,11 +160,11 @@ def reductions(images: int, classes: Sequence[str]) -> dict[str, Change]:
 
 def write_study(scores: studies.Scores, out: Path) -> dict[str, Any]:
     """Writes the tables as JSON and the pictures beside it; a method whose score is constant is left out."""
-    spread = {name: all(np.ptp(row) > 0 for row in values) for name, values in scores.values.items()}
-    scores = replace(scores, values={name: values for name, values in scores.values.items() if spread[name]})
+    constant = [name for name in scores.values if name not in scores.varying().values]
+    scores = scores.varying()
     columns = {name: [name] for name in dict.fromkeys(scores.groups.tolist())}
     made = {
-        "constant scores": [name for name, varies in spread.items() if not varies],
+        "constant scores": constant,
         "mae": studies.mae_table(scores, columns),
         "mae, groups left out": studies.mae_table(scores, by_group=True),
         "correlation": studies.correlation_table(scores),
@@ -127,9 +175,8 @@ def write_study(scores: studies.Scores, out: Path) -> dict[str, Any]:
         "groups": studies.group_agreement(scores),
         "images per group against error": studies.size_effect(scores),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "study.json").write_text(json.dumps(made, indent=1), encoding="utf-8")
-    (out / "scores.json").write_text(json.dumps(scores.as_json()), encoding="utf-8")
+    write_json(made, out / "study.json")
+    write_json(scores.as_json(), out / "scores.json")
     pictures.scatter(scores, out / "scatter.png", scores.classifiers[0])
     pictures.spread(scores, out / "spread.png")
     for name in [name for name in ("ms-aol", "atc-mc") if name in scores.values][:1]:

@@ -12,30 +12,9 @@ from shiftbed import networks
 from shiftbed.algorithms.alignment import with_unlabeled
 from shiftbed.algorithms.base import ERM, Metrics, Minibatches, backward, register
 from shiftbed.algorithms.batches import Batches
-from shiftbed.algorithms.numerics import full_precision
+from shiftbed.algorithms.numerics import full_precision, reverse_gradient, scale_gradient
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import SizeClass, Space, choice, log_uniform, shared_space, uniform
-
-
-class _ScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: torch.Tensor, factor: float) -> torch.Tensor:
-        ctx.factor = factor
-        return features.view_as(features)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.factor * gradients[0], None
-
-
-def scale_gradient(features: torch.Tensor, factor: float) -> torch.Tensor:
-    """The features themselves; their gradient is multiplied by a factor."""
-    return _ScaleGradient.apply(features, factor)
-
-
-def reverse_gradient(features: torch.Tensor, weight: float) -> torch.Tensor:
-    """The features themselves; what is trained on them descends, what they come from ascends with this weight."""
-    return scale_gradient(features, -weight)
 
 
 def adversarial_space(dataset: str, size_class: SizeClass) -> Space:

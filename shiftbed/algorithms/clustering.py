@@ -12,7 +12,7 @@ from torch import nn
 from shiftbed import networks
 from shiftbed.algorithms.base import ERM, Algorithm, Metrics, TrainingData, TrainingPlan, register
 from shiftbed.algorithms.batches import Batches
-from shiftbed.algorithms.numerics import ramp
+from shiftbed.algorithms.numerics import ramp, reverse_gradient
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, choice, log_uniform
 
@@ -127,12 +127,6 @@ def relabelled(clusters: torch.Tensor, before: torch.Tensor, count: int) -> torc
     overlap = torch.bincount(clusters * count + before, minlength=count**2).view(count, count)
     _, numbers = linear_sum_assignment(overlap.cpu().numpy(), maximize=True)
     return torch.as_tensor(numbers, device=clusters.device)[clusters]
-
-
-def reverse_gradient(values: torch.Tensor, factor: float) -> torch.Tensor:
-    """The same values; their gradient is multiplied by `-factor`."""
-    still = values.detach()
-    return still + factor * (still - values)  # the bracket is exactly 0, in half precision too
 
 
 @register(

@@ -1,6 +1,5 @@
 """Images that lie in two domains, as they are or encoded anew: whoever trains on one has seen the other's label."""
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -13,6 +12,7 @@ from shiftbed.audit.subject import Subject
 from shiftbed.data import card, load
 from shiftbed.data.dataset import Domain, MultiDomainDataset
 from shiftbed.errors import ShiftbedError
+from shiftbed.hashing import array_hash
 from shiftbed.tables.grids import Entry, Grid
 
 SOURCE = "duplicates"
@@ -116,7 +116,7 @@ class _Looks:
         fine, colours = [], []
         for place in places:
             image = np.ascontiguousarray(domain.inputs[int(place)])
-            self.hashes.append(hashlib.blake2b(image.tobytes(), digest_size=16).digest() + str(image.shape).encode())
+            self.hashes.append(array_hash(image))
             if image.dtype == np.uint8 and image.ndim == 3 and min(image.shape[:2]) >= SMALLEST:
                 fine.append(_shrunk(image.mean(axis=2), SIDE))
                 colours.append(np.resize(image.mean(axis=(0, 1)), 3))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
+from shiftbed.accuracy.fitting import rank_correlation
 from shiftbed.audit import study
 from shiftbed.audit.findings import Finding
 from shiftbed.audit.splits import WEIGHTS_SOURCE
@@ -71,7 +70,7 @@ class Results:
         ours = sorted(self.of(weights).items(), key=lambda item: item[0].frozen)
         domains = [domain for domain in ours[0][1] if all(domain in found for _, found in ours)]
         return {
-            domain: float(stats.spearmanr([arm.frozen for arm, _ in ours], [f[domain].mean for _, f in ours]).statistic)
+            domain: rank_correlation([arm.frozen for arm, _ in ours], [f[domain].mean for _, f in ours])
             for domain in domains
         }
 
@@ -89,7 +88,7 @@ class Results:
         domains = [domain for domain in gaps if domain in self.distances]
         if len(domains) < 3:
             return None
-        return float(stats.spearmanr([gaps[d] for d in domains], [self.distances[d] for d in domains]).statistic)
+        return rank_correlation([gaps[d] for d in domains], [self.distances[d] for d in domains])
 
 
 def _labels(dataset: str, arm: Arm) -> dict[str, Any]:

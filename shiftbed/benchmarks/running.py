@@ -25,7 +25,7 @@ from shiftbed.training.device import Precision, default_precision, find_runtimes
 from shiftbed.training.run import Keep
 from shiftbed.training.store import LocalStore
 
-ROOMS = {"shift": "shiftbed.shift.studies", "accuracy": "shiftbed.accuracy.studies"}  # each has `run(part)`
+ROOMS = {"shift": "shiftbed.shift.studies", "accuracy": "shiftbed.accuracy.benchmark"}  # each has `run(part, out)`
 
 
 @dataclass(frozen=True)
@@ -272,11 +272,11 @@ def _belongs(table: Table, row: str, part: SweepPart) -> bool:
 def _measured(whole: Benchmark, part: Part, out: Path, on_number: Callable[[str, int, int], None]) -> Grid:
     """What the room of another kind of benchmark measured, beside the paper's numbers.
 
-    The room's `studies.run(part, out)` gives a mapping for each number: `labels` as the published cell has them,
+    The room's `run(part, out)` gives a mapping for each number: `labels` as the published cell has them,
     `mean`, `spread` or None, and `n`; and `differs`, per name what makes it another experiment than the paper's.
     """
     try:
-        run: Callable[[Part, Path], Iterable[dict[str, Any]]] = importlib.import_module(ROOMS[whole.kind]).run
+        run: Callable[..., Iterable[dict[str, Any]]] = importlib.import_module(ROOMS[whole.kind]).run
     except (ModuleNotFoundError, AttributeError) as error:
         raise ShiftbedError(
             f"Benchmark {whole.name} is planned, but this version cannot run benchmarks of {whole.kind} yet."
@@ -284,7 +284,10 @@ def _measured(whole: Benchmark, part: Part, out: Path, on_number: Callable[[str,
     total = len(part.options()) * len(part.measures) if isinstance(part, ShiftPart) else job_count(part)
     shown: list[Number] = []
     differs: dict[str, dict[str, str]] = {}
-    for one in run(part, out):
+    # Classifiers look at all images before the first number is known: that is shown too.
+    more = {"on_progress": on_number} if isinstance(part, AccuracyPart) else {}
+    source = {"source": part.published.differs} if part.published and part.published.differs else {}
+    for one in run(part, out, **more):
         labels = dict(one["labels"])
         row = (
             ", ".join(labels[name] for name in ("algorithm", "network", "setting") if labels.get(name)) or part.dataset
@@ -292,7 +295,7 @@ def _measured(whole: Benchmark, part: Part, out: Path, on_number: Callable[[str,
         column = labels.get("domain") or labels.get("measure", "")
         estimate = Estimate(one["mean"], one.get("spread"), one.get("n", 1), one.get("spread"))
         shown.append(Number(row, column, labels, estimate, labels.get("algorithm", "")))
-        differs[row] = differs.get(row, {}) | dict(one.get("differs", {}))
+        differs[row] = differs.get(row, {}) | dict(one.get("differs", {})) | source
         on_number(part.name, min(len(shown), total), total)
     title = f"{whole.name}, {part.name}: {part.dataset}"
     return beside(whole, part, title, "ours and the paper's", shown, differs, decimals=2)

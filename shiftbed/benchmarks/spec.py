@@ -173,12 +173,18 @@ class AccuracyPart(Part):
         classifiers: Names of classifiers, or what many of them are called together.
         averaged: How many classifiers such a name stands for.
         trained_on: The dataset that the classifiers learned from.
+        source: A labelled dataset, or DATASET/DOMAIN, that they did not learn from; by default what they held out.
+        domains_of: Datasets whose domains are taken together, where the part's own name stands for several.
+        columns: By name, groups of domains (or domains) that have a column together.
     """
 
     predictors: tuple[str, ...]
     classifiers: tuple[str, ...]
     averaged: int = Field(default=1, ge=1)
     trained_on: str
+    source: str = ""
+    domains_of: tuple[str, ...] = ()
+    columns: dict[str, tuple[str, ...]] = {}
 
 
 PARTS: dict[str, type[Part]] = {"sweep": SweepPart, "shift": ShiftPart, "accuracy": AccuracyPart}

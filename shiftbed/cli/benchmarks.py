@@ -9,10 +9,12 @@ import typer
 from rich.table import Table as RichTable
 
 from shiftbed.cli.shared import (
+    KEEPS,
     PRECISIONS,
     AsJson,
     Code,
     Device,
+    Keep,
     Precision,
     Steps,
     Workers,
@@ -70,7 +72,7 @@ def benchmark(
     device: Device = None,
     precision: Precision = None,
     on: Annotated[str, typer.Option(help="local, ray or slurm: where jobs run.")] = "local",
-    keep: Annotated[str, typer.Option(help="What to keep of each job: none, final, best, all or logits.")] = "none",
+    keep: Keep = "none",
     code: Code = None,
     workers: Workers = None,
     output: Annotated[str, typer.Option("--format", help="text, markdown, latex, html, csv or json.")] = "text",
@@ -117,7 +119,7 @@ def benchmark(
                 device=device,
                 precision=one_of(precision, PRECISIONS, "precision"),
                 on=one_of(on, ("local", "ray", "slurm"), "executor"),
-                keep=one_of(keep, ("none", "final", "best", "all", "logits"), "choice of weights"),
+                keep=one_of(keep, KEEPS, "choice of weights"),
                 code=code or [],
                 on_change=view,
             )

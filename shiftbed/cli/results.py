@@ -1,6 +1,7 @@
 """Commands that read what was trained."""
 
 import json
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -88,13 +89,14 @@ def best(
         path = made.weights.with_suffix(".onnx")
         export_onnx(load(made.weights), path)
         console.print(f"ONNX: {path}", highlight=False, soft_wrap=True)
-    next_command(f"shiftbed predictions {out} --on {about['dataset']}")
+    test = shlex.quote(f"{about['dataset']}/{about['test_domains'][0]}")
+    next_command(f"shiftbed predictions {out}", f"shiftbed predict {out} --on {test}")
 
 
 @app.command()
 def predictions(
     run: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
-    on: Annotated[str, typer.Option(help="The dataset to predict.")],
+    on: Annotated[str | None, typer.Option(help="The dataset to predict; by default the one it learned from.")] = None,
     domains: Annotated[str, typer.Option(help="Its domains, separated by commas; all by default.")] = "",
     csv: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
 ) -> None:
@@ -107,7 +109,7 @@ def predictions(
         return
     csv.write_text(text, encoding="utf-8")
     console.print(f"{plural(text.count(chr(10)) - 1, 'prediction')} in {csv}.", highlight=False)
-    next_command(f"shiftbed look {on}")
+    next_command(f"shiftbed predict {run} --on FOLDER")
 
 
 @app.command()

@@ -36,6 +36,8 @@ Adapt = Annotated[float, typer.Option(help="Give this share of every test domain
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one.")]
 Precision = Annotated[str | None, typer.Option(help="float32, tf32 or bf16; by default bf16 on a GPU.")]
 PRECISIONS = ("float32", "tf32", "bf16")
+Keep = Annotated[str, typer.Option(help="Which weights to keep of each job: none, final, best or all; or logits.")]
+KEEPS = ("none", "final", "best", "all", "logits")
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one for each core by default.")]
 
 

@@ -91,6 +91,7 @@ def shift(
     from shiftbed.report.live import work_bar
     from shiftbed.shift.features import open_dataset
     from shiftbed.shift.measure import measure_shift
+    from shiftbed.training.store import write_json
 
     one_of(method, METHODS, "method")
     taken: dict[str, Any] = {"classes": names(classes), "size": size}
@@ -125,7 +126,7 @@ def shift(
     record = {**({} if made is None else made.as_json()), "others": [one.as_json() for one in others]}
     if bounds is not None:
         record["bounds"] = bounds
-    (out / f"{asked.name}.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    write_json(record, out / f"{asked.name}.json")
     pictures = _pictures(asked, made, points, out)
     if as_json:
         print(json.dumps(record))
@@ -233,11 +234,13 @@ def _matrix(asked: Asked, measures: list[str], out: Path, bar: Any, as_json: boo
     from shiftbed.shift import pictures
     from shiftbed.shift.matrix import REST
     from shiftbed.shift.matrix import matrix as every_pair
+    from shiftbed.training.store import write_json
 
     name = asked.name
     wanted = [] if measures == ["all"] else measures or ["diversity-correlation"]
-    saved = out / f"{name}-matrix.json"
+    saved = out / f"{name}-pairs.kept"
     found = every_pair(asked.samples(), wanted, asked.settings(), saved=saved, on_progress=bar)
+    write_json(found.as_json(), out / f"{name}-matrix.json")  # for figures and the page
     if as_json:
         print(json.dumps(found.as_json()))
         return

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +55,9 @@ def sweep(
     address: Annotated[str | None, typer.Option(help="The Ray cluster's address.")] = None,
     code: Code = None,
     workers: Annotated[int | None, typer.Option(help="Processes; one for each core by default.")] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="Which weights to keep of each job: none, final, best or all; or logits.")
+    ] = None,
     jobs_per_device: Annotated[
         str | None, typer.Option(help="Jobs that share a GPU; auto: as many as the first leave room for.")
     ] = None,
@@ -94,6 +96,7 @@ def sweep(
         "address": address,
         "code": code,
         "workers": workers,
+        "keep": keep,
         "jobs_per_device": jobs_per_device,
     }
     words = sweep_words({word: value for word, value in flags.items() if value is not None}, plan)
@@ -137,11 +140,12 @@ def sweep(
                 precision=words.precision,
                 on=words.on,
                 address=words.address,
+                keep=words.keep,
                 code=words.code,
                 on_change=view,
             )
 
-    _report(stoppable(run, "the same command"), words.out, words.code, as_json)
+    _report(stoppable(run, "the same command"), words, as_json)
 
 
 def _show_forecast(found: "Forecast", words: "SweepWords", as_json: bool) -> None:
@@ -166,7 +170,7 @@ def _show_forecast(found: "Forecast", words: "SweepWords", as_json: bool) -> Non
     next_command("the same without --dry-run" + ("" if words.budget else ", or with --budget 8h"))
 
 
-def _report(progress: "Progress", out: Path, code: Sequence[Path], as_json: bool) -> None:
+def _report(progress: "Progress", words: "SweepWords", as_json: bool) -> None:
     """How a sweep ended."""
     from shiftbed.sweeps.words import train_command
 
@@ -180,11 +184,11 @@ def _report(progress: "Progress", out: Path, code: Sequence[Path], as_json: bool
         jobs = {job.id: job for job in progress.jobs}
         for job_id, why in list(progress.failed.items())[:SHOWN_FAILURES]:
             console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
-            alone = train_command(jobs[job_id], out, code)
+            alone = train_command(jobs[job_id], words.out, words.code, words.keep)
             if alone:
                 console.print(f"  alone: {alone}", markup=False, highlight=False, soft_wrap=True)
         if progress.ended:
-            next_command(f"shiftbed tables {out}")
+            next_command(f"shiftbed tables {words.out}")
     if progress.failed:
         raise ShiftbedError(f"{plural(len(progress.failed), 'job')} failed; the same command tries again.")
 
@@ -216,7 +220,8 @@ def status(
             raise typer.Exit from None
         now = sweep_status(store)
     if as_json:
-        print(json.dumps({"states": now.states, "failures": now.failures, "seconds_left": now.seconds_left}))
+        numbers = {"seconds_left": now.seconds_left, "jobs_per_second": now.jobs_per_second}
+        print(json.dumps({"states": now.states, "failures": now.failures, **numbers}))
         return
     _show_status(now)
     if now.unfinished < len(now.plan):
@@ -225,13 +230,13 @@ def status(
 
 def _show_status(now: "Status") -> None:
     from shiftbed.report import show
-    from shiftbed.report.live import duration
+    from shiftbed.report.live import duration, pace
 
     console.print(show.status_table(now))
     for job_id, why in list(now.failures.items())[:SHOWN_FAILURES]:
         console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
-    if now.count("running") and now.seconds_left is not None:
-        console.print(f"About {duration(now.seconds_left)} left.", highlight=False)
+    if now.seconds_left is not None and now.jobs_per_second is not None:
+        console.print(f"About {duration(now.seconds_left)} left, at {pace(now.jobs_per_second)}.", highlight=False)
     elif now.unfinished:
         left = plural(now.unfinished, "job")
         console.print(f"Nothing runs; the same command finishes the {left} left.", highlight=False)

@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from shiftbed.cli.shared import (
+    KEEPS,
     PRECISIONS,
     STOPPED,
     Adapt,
     AsJson,
     Code,
     Device,
+    Keep,
     Overrides,
     Precision,
     Recipe,
@@ -71,7 +73,7 @@ def train(
     adapt: Adapt = 0.0,
     device: Device = None,
     precision: Precision = None,
-    keep: Annotated[str, typer.Option(help="Which weights to keep: none, final, best or all; or logits.")] = "final",
+    keep: Keep = "final",
     track: Annotated[str | None, typer.Option(help="Watch the run with a tracker: tensorboard.")] = None,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="On a GPU: equal to the bit, slower.")] = False,
     code: Code = None,
@@ -100,7 +102,7 @@ def train(
             device=device,
             precision=one_of(precision, PRECISIONS, "precision"),
             deterministic=deterministic,
-            keep=one_of(keep, ("none", "final", "best", "all", "logits"), "choice of weights"),
+            keep=one_of(keep, KEEPS, "choice of weights"),
             track=track,
             code=code or [],
             on_plan=bar.begin,

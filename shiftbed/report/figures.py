@@ -228,7 +228,15 @@ def _distance(asked: Asked, path: Path) -> Path:
     return accuracy_by_distance(scores, path, _classifier(asked, scores))
 
 
-@_figure("classifier-spread", "CIFAR-10-W, figures 3 A and 4 B")
+@_figure("classifier-difficulty", "CIFAR-10-W, figure 4 B")
+def _difficulty(asked: Asked, path: Path) -> Path:
+    """The error of all methods together on every classifier, the hardest first."""
+    from shiftbed.accuracy.studies import difficulty_table
+
+    return drawn.difficulty(difficulty_table(_scores(asked), by_group=True), path)
+
+
+@_figure("classifier-spread", "CIFAR-10-W, figure 3 A")
 def _spread(asked: Asked, path: Path) -> Path:
     """The error of every method, one point a classifier."""
     from shiftbed.accuracy.pictures import spread
@@ -261,6 +269,8 @@ def _changes(asked: Asked, path: Path, word: str) -> Path:
     rows = [
         {key: value for key, value in row.items() if key in ("method", "mae") or word in key} for row in read_json(file)
     ]
+    if not any(word in key for row in rows for key in row):
+        raise DataError(f"{file} has no such sets: the domains of the study have too few images or classes.")
     return changes(rows, path)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 16  # classes up to which counts are printed
 DENSITY_POINTS = 200
+DASHES = ("-", "--", "-.", ":")
 _PREDICTED = ("true", "accuracy", "low", "high")
 
 
@@ -25,28 +26,31 @@ def matrix(values: Sequence[Sequence[float | None]]) -> np.ndarray:
 
 
 def leaderboard(tables: Sequence[Table], path: Path) -> Path:
-    """Bars of accuracy, algorithms within each dataset, with standard errors."""
+    """Bars of accuracy, one panel a dataset, the algorithms in one order everywhere, with standard errors."""
     algorithms = list(dict.fromkeys(name for table in tables for name in table.algorithms))
-    width = 0.8 / len(algorithms)
-    figure = blank(max(4.5, 0.28 * len(algorithms) * len(tables) + 2.2), 3.4)
-    axis = figure.add_subplot()
-    for number, name in enumerate(algorithms):
-        colour, marker = look(number)
-        found = [table.estimates.get((name, AVERAGE)) for table in tables]
-        places = np.arange(len(tables)) + (number - (len(algorithms) - 1) / 2) * width
-        heights = [np.nan if one is None else one.mean for one in found]
-        errors = [0.0 if one is None or one.standard_error is None else one.standard_error for one in found]
-        axis.bar(places, heights, 0.9 * width, color=colour, label=name)
+    figure = blank(max(4.0, (0.36 * len(algorithms) + 0.7) * len(tables)), 3.4)
+    axes = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    for axis, table in zip(axes, tables, strict=True):
+        found = [table.estimates.get((name, AVERAGE)) for name in algorithms]
+        heights = np.array([np.nan if one is None else one.mean for one in found])
+        errors = np.array(
+            [np.nan if one is None or one.standard_error is None else one.standard_error for one in found]
+        )
+        places = np.arange(len(algorithms))
+        axis.bar(places, heights, 0.8, color=[look(place)[0] for place in range(len(places))])
         axis.errorbar(places, heights, errors, fmt="none", ecolor="#333333", elinewidth=1, capsize=2)
-        axis.scatter(places, [2.0] * len(places), s=14, marker=marker, color="white", zorder=3)
-    mark = f" {ORACLE_MARK}" if tables[0].selection.oracle else ""
-    counts = {table.dataset: _count(table) for table in tables}
-    axis.set_xticks(range(len(tables)), [f"{name}\n{counts[name]}" for name in (table.dataset for table in tables)])
-    axis.set_ylabel("accuracy, %")
-    axis.set_ylim(0, 100)
-    axis.set_title(f"{tables[0].selection.name}{mark}, mean over test domains ± standard error", fontsize=9, loc="left")
-    _open(axis)
-    axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        mark = ORACLE_MARK if table.selection.oracle else ""
+        for place, height, error in zip(places, heights, errors, strict=True):
+            if np.isfinite(height):
+                top = height + np.nan_to_num(error) + 1
+                axis.text(place, top, f"{height:.1f}{mark}", ha="center", va="bottom", fontsize=6.5)
+        axis.set_xticks(places, algorithms, rotation=50, ha="right", rotation_mode="anchor")
+        axis.set_title(f"{table.dataset}, {_count(table)}", fontsize=9)
+        _open(axis)
+    axes[0].set_ylabel("accuracy, %")
+    axes[0].set_ylim(0, min(108.0, max(axis.get_ylim()[1] for axis in axes) + 4))
+    figure.text(0.5, 0, f"{tables[0].selection.name}; mean over test domains ± standard error", ha="center", fontsize=8)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     return save(figure, path)
 
 
@@ -72,9 +76,11 @@ def improvement(rows: Sequence[Mapping[str, Any]], baseline: str, path: Path) ->
             [row["baseline"] for row in mine], gains, s=26, color=colour, marker=marker, label=name, alpha=0.85
         )
         at, height = density(gains)
-        beside.plot(height, at, color=colour, lw=1.4)
-    at, height = density(np.array(list({(row["test"], row["baseline"]): row["baseline"] for row in rows}.values())))
+        beside.plot(height, at, color=colour, lw=1.4, linestyle=DASHES[number % len(DASHES)])
+    reached = np.array(list({(row["test"], row["baseline"]): row["baseline"] for row in rows}.values()))
+    at, height = density(reached)
     above.fill_between(at, height, color="#7F7F7F", alpha=0.4, lw=0)
+    axis.set_xlim(max(0.0, reached.min() - 5), min(101.0, reached.max() + 5))
     axis.axhline(0, color="#7F7F7F", lw=0.8, zorder=0)
     axis.set_xlabel(f"accuracy of {baseline}, %")
     axis.set_ylabel(f"improvement over {baseline}, points")
@@ -156,6 +162,19 @@ def predictions(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     limits = max(0.0, ends.min() - 5), min(100.0, ends.max() + 5)
     axis.set(xlim=limits, ylim=limits, xlabel="true accuracy, %", ylabel="predicted without labels, %")
     axis.legend(fontsize=8, frameon=False, title="unlabelled domain", title_fontsize=8)
+    _open(axis)
+    return save(figure, path)
+
+
+def difficulty(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Mean and deviation over methods of the error of predicting every classifier's accuracy."""
+    figure = blank(max(3.6, 0.32 * len(rows) + 1.6), 3.2)
+    axis = figure.add_subplot()
+    names, means, spreads = ([row[key] for row in rows] for key in ("classifier", "mae", "deviation"))
+    axis.errorbar(range(len(rows)), means, spreads, fmt="o", color=look(0)[0], ms=5, lw=1.2, capsize=2)
+    axis.set_xticks(range(len(rows)), names, rotation=40, ha="right", rotation_mode="anchor")
+    axis.set_ylim(bottom=min(0.0, *(mean - spread for mean, spread in zip(means, spreads, strict=True))))
+    axis.set_ylabel("mean absolute error, points,\nmean ± deviation over methods")
     _open(axis)
     return save(figure, path)
 

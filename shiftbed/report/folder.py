@@ -1,11 +1,11 @@
 """What lies in a folder of results beside a sweep's records: where the demo puts it, and figures and pages find it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from shiftbed.errors import StoreError
 from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.training.store import read_json as read_json
+from shiftbed.training.store import write_json as write_json
 
 SHIFT = "shift"  # `shiftbed shift NAME --out DIR/shift` writes NAME.json there, and NAME-matrix.json with --matrix
 ACCURACY = "accuracy"  # `shiftbed accuracy RUNS --out DIR/accuracy` writes study.json there
@@ -32,23 +32,3 @@ def predictions(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / ACCURACY / PREDICTIONS
     return read_json(path) if path.exists() else []
-
-
-def read_json(path: Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-        StoreError: It is damaged.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise StoreError(f"{path} is damaged; remove it and make it again.") from error
-
-
-def write_json(content: Any, path: Path) -> None:
-    """Writes a JSON file whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    unfinished.replace(path)

@@ -1,12 +1,14 @@
-"""The live view of a sweep: a bar with time left on a terminal, a line now and then elsewhere."""
+"""What is shown while something runs: of a sweep a table and the time left, or a log where there is no terminal."""
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,11 +21,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from shiftbed.report import show
 from shiftbed.sweeps import pool
 from shiftbed.training.job import Job
 
 PLAIN_SECONDS = 10.0
 SHOW_SECONDS = 0.2
+FRAME = 7  # lines of the live view that are no rows of its table
 
 
 class TimeLeftColumn(TimeRemainingColumn):
@@ -35,12 +39,19 @@ class TimeLeftColumn(TimeRemainingColumn):
 
 
 class SweepView:
-    """Shows a sweep's progress; call it with the progress whenever that changes."""
+    """Shows a sweep's progress; call it with the progress whenever that changes.
+
+    On a terminal: jobs by dataset and algorithm, how many end in a minute, and the time left. Elsewhere, as a log: the
+    same in a line now and then, a line when all jobs of an algorithm on a dataset have ended, and every failure.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._last_line = time.monotonic()
-        self._started = time.monotonic()
+        self._progress: pool.Progress | None = None
+        self._shown = self._started = time.monotonic()
+        self._settled = 0  # jobs that had ended in any way when the log was last written
+        self._failed: set[str] = set()
+        self._ended: set[show.Kind] = set()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -48,28 +59,73 @@ class SweepView:
             TimeElapsedColumn(),
             TimeLeftColumn(),
             console=console,
-            disable=not console.is_terminal,
         )
         self._task = self._bar.add_task("training", total=None, counts="starting workers")
+        self._live = Live(self._bar, console=console, refresh_per_second=4) if console.is_terminal else None
 
     def __enter__(self) -> "SweepView":
-        self._bar.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
+        if self._live is not None:
+            if self._progress is not None:
+                self._draw(self._progress)
+            self._live.stop()
 
     def __call__(self, progress: pool.Progress) -> None:
         """Shows where the sweep stands now."""
+        now = time.monotonic()
+        if self._progress is None or progress.jobs is not self._progress.jobs:  # a sweep may have two stages
+            self._started, self._failed, self._ended = now, set(progress.failed), set(_ended(progress))
+        self._progress = progress
+        if self._live is None:
+            self._log(progress, now)
+        elif now - self._shown > SHOW_SECONDS:
+            self._shown = now
+            self._draw(progress)
+
+    def _draw(self, progress: pool.Progress) -> None:
+        assert self._live is not None
         # Jobs found done took no time: counting them would promise too early an end.
-        total = len(progress.jobs) - progress.found
-        worth = progress.jobs_worth() - progress.found
-        self._bar.update(self._task, total=total, completed=worth, counts=counts(progress))
-        if not self._console.is_terminal and time.monotonic() - self._last_line > PLAIN_SECONDS:
-            self._last_line = time.monotonic()
-            elapsed = time.monotonic() - self._started
-            left = f", about {duration(elapsed * (total - worth) / worth)} left" if worth > 0 else ""
-            self._console.print(f"{counts(progress)}{left}")
+        total, worth = len(progress.jobs) - progress.found, progress.jobs_worth() - progress.found
+        words = ", ".join([f"{len(progress.ended)}/{len(progress.jobs)} jobs", *self._pace(worth)])
+        self._bar.update(self._task, total=total, completed=worth, counts=words)
+        states = (((job.dataset, job.algorithm), progress.state(job.id)) for job in progress.jobs)
+        self._live.update(Group(show.state_table(states, max(1, self._console.height - FRAME)), self._bar))
+
+    def _log(self, progress: pool.Progress, now: float) -> None:
+        settled = len(progress.ended) + len(progress.failed)
+        if settled != self._settled:
+            self._settled = settled
+            for job in (job for job in progress.jobs if job.id in progress.failed.keys() - self._failed):
+                self._print(f"failed: {job.algorithm} on {job.dataset} ({job.id}): {progress.failed[job.id]}")
+            for kind, states in _ended(progress).items():
+                if kind not in self._ended:
+                    how = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+                    self._print(f"{kind[1]} on {kind[0]} has ended: {how}")
+            self._failed, self._ended = set(progress.failed), set(_ended(progress))
+        if now - self._shown > PLAIN_SECONDS:
+            self._shown = now
+            total, worth = len(progress.jobs) - progress.found, progress.jobs_worth() - progress.found
+            left = [f"about {duration((now - self._started) * (total - worth) / worth)} left"] if worth > 0 else []
+            self._print(", ".join([counts(progress), *self._pace(worth), *left]))
+
+    def _pace(self, worth: float) -> list[str]:
+        elapsed = time.monotonic() - self._started
+        return [pace(worth / elapsed)] if worth > 0 and elapsed > 1 else []
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _ended(progress: pool.Progress) -> dict[show.Kind, Counter[str]]:
+    """The kinds of which no job is running or left, with the states of their jobs."""
+    states: dict[show.Kind, Counter[str]] = defaultdict(Counter)
+    for job in progress.jobs:
+        states[job.dataset, job.algorithm][progress.state(job.id)] += 1
+    return {kind: found for kind, found in states.items() if not found["running"] and not found["left"]}
 
 
 class TrainingBar:
@@ -134,6 +190,12 @@ def counts(progress: pool.Progress) -> str:
     if progress.failed:
         words.append(f"{len(progress.failed)} failed")
     return ", ".join(words)
+
+
+def pace(jobs_per_second: float) -> str:
+    """Jobs in a minute, or in an hour where they are few."""
+    in_a_minute = 60 * jobs_per_second
+    return f"{in_a_minute:.1f} jobs/min" if in_a_minute >= 1 else f"{60 * in_a_minute:.1f} jobs/h"
 
 
 def duration(seconds: float) -> str:

@@ -12,11 +12,12 @@ import numpy as np
 from shiftbed.data import example_names
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import ShiftbedError, StoreError
+from shiftbed.hashing import canonical
 from shiftbed.selection import SELECTIONS, Choice, JobRecords
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.device import find_runtime
 from shiftbed.training.job import Job
-from shiftbed.training.model import Model, encode_weights, load
+from shiftbed.training.model import Model, encode_weights, job_of, load, weights_file
 from shiftbed.training.run import JobFiles, one_thread
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trainer import Trainer
@@ -78,6 +79,7 @@ def best(
     trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
     store, files = LocalStore(Path(out)), JobFiles(choice.job_id)
     store.put_atomic(files.weights, encode_weights(trainer))
+    store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
     recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
     with one_thread():
         same = trainer.evaluate() == recorded
@@ -96,9 +98,19 @@ def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, i
     return trainer
 
 
-def predictions(run: str | Path, dataset: str, domains: Sequence[str] = ()) -> str:
-    """What a model says of every example of a dataset, as CSV: domain, path, label, prediction, confidence."""
+def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[str] = ()) -> str:
+    """What a model says of every example of a dataset, as CSV: domain, path, label, prediction, confidence.
+
+    Args:
+        run: The folder of a trained model.
+        dataset: The dataset; by default the one that it was trained on.
+        domains: Its domains; all by default.
+
+    Raises:
+        StoreError: The folder does not say what the model was trained on, and no dataset is named.
+    """
     model: Model = load(run)
+    dataset = dataset or _trained_on(weights_file(Path(run)).parent)
     data = load_dataset(dataset)
     known = [domain.name for domain in data.domains]
     for name in domains:
@@ -117,6 +129,13 @@ def predictions(run: str | Path, dataset: str, domains: Sequence[str] = ()) -> s
         for path, label, guess, confidence in rows:
             writer.writerow([domain.name, path, model.classes[label], model.classes[guess], f"{confidence:.4f}"])
     return text.getvalue()
+
+
+def _trained_on(folder: Path) -> str:
+    job = job_of(folder)
+    if job is None:
+        raise StoreError(f"{folder} does not say which dataset its model was trained on; name one with --on.")
+    return job["dataset"]
 
 
 def export_onnx(model: Model, path: Path) -> None:

@@ -74,7 +74,7 @@ Box = tuple[float, float, float, float]  # left, right, bottom, top
 
 
 def _outward(x: float) -> str:
-    return "middle right" if x < 0.6 else "middle left"
+    return "top right" if x < 0.6 else "top left"  # clear of the whiskers
 
 
 def _beside(labels: Sequence[Label], own: Sequence[Label]) -> list[str]:
@@ -86,7 +86,7 @@ def _beside(labels: Sequence[Label], own: Sequence[Label]) -> list[str]:
     boxes: list[Box] = [(x - 0.012, x + 0.012, y - 0.02, y + 0.02) for _, x, y in (*labels, *own)]
     for name, x, y in own:  # bold and larger
         wide = 0.02 + 1.6 * letter * len(name)
-        boxes.append((x, x + wide, y - line, y + line) if x < 0.6 else (x - wide, x, y - line, y + line))
+        boxes.append((x, x + wide, y, y + 2 * line) if x < 0.6 else (x - wide, x, y, y + 2 * line))
     found = []
     for name, x, y in labels:
         wide = letter * len(name)
@@ -135,8 +135,8 @@ def heat_map(domains: Sequence[str], values: Sequence[Sequence[float | None]], n
 
 
 def curve_chart(found: Sequence[dict[str, Any]], looks: Mapping[str, dict[str, str]]) -> dict[str, Any]:
-    """Accuracy over training: solid lines are test domains, dotted ones validation."""
-    best = sorted(found, key=lambda one: -(one["test"][-1] or 0))[:SHOWN_AT_FIRST]
+    """Accuracy over training: solid lines are test domains, dotted ones validation; the first looks are shown first."""
+    shown = list(looks)[:SHOWN_AT_FIRST]
     traces = []
     for one in found:
         name, how = one["algorithm"], looks[one["algorithm"]]
@@ -148,7 +148,7 @@ def curve_chart(found: Sequence[dict[str, Any]], looks: Mapping[str, dict[str, s
                     "name": escape(name),
                     "legendgroup": name,
                     "showlegend": kind == "test",
-                    "visible": True if one in best else "legendonly",
+                    "visible": True if name in shown else "legendonly",
                     "x": one["steps"],
                     "y": one[kind],
                     "line": {"color": how["color"], "dash": dash, "width": width},
@@ -173,7 +173,7 @@ def prediction_chart(rows: Sequence[dict[str, Any]], looks: Mapping[str, dict[st
     }
     traces = [diagonal]
     for name in dict.fromkeys(row["algorithm"] for row in rows):
-        mine = [row for row in rows if row["algorithm"] == name]
+        mine = [row for row in rows if row["algorithm"] == name and row["true"] is not None]
         how = looks.get(name, {"color": COLOURS[6], "symbol": SYMBOLS[0]})
         traces.append(
             {
@@ -195,5 +195,9 @@ def prediction_chart(rows: Sequence[dict[str, Any]], looks: Mapping[str, dict[st
                 "hovertemplate": "%{text}<br>true %{x:.1f} %, predicted %{y:.1f} %<extra></extra>",
             }
         )
-    ends = {"range_x": [0, 102], "range_y": [0, 102]}
-    return chart(traces, "true accuracy, %", "predicted accuracy, %", f"Predicted against true, {len(rows)} points", **ends)
+    said = [100 * value for row in rows for value in (row["low"], row["high"], row["true"]) if value is not None]
+    low, high = max(0, min(said) - 5), min(102, max(said) + 5)
+    ends = {"range_x": [low, high], "range_y": [low, high]}
+    return chart(
+        traces, "true accuracy, %", "predicted accuracy, %", f"Predicted against true, {len(rows)} points", **ends
+    )

@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.audit.subject import Subject
 from shiftbed.selection import SELECTIONS, Selection, TaskRecords
 from shiftbed.selection.evidence import VALIDATION
-from shiftbed.tables import AVERAGE, Estimate, Grid, Table, as_rows, leaderboards
+from shiftbed.tables import AVERAGE, Estimate, Leaderboard, Table, as_rows, leaderboards
 from shiftbed.tables.making import USUAL
 from shiftbed.tables.table import BASELINE
 
@@ -46,8 +46,14 @@ class Results:
 
     @property
     def algorithms(self) -> list[str]:
-        """All rows' names, ERM first; a colour belongs to each."""
-        return list(dict.fromkeys(name for tables in self.tables.values() for t in tables for name in t.algorithms))
+        """All rows' names, the best first: those that charts show at first then differ most in their looks."""
+        means: dict[str, list[float]] = {}
+        for table in (table for tables in self.tables.values() for table in tables):
+            for name in table.algorithms:
+                found = means.setdefault(name, [])
+                if table in self.usual and (one := table.estimates[name, AVERAGE]) is not None:
+                    found.append(one.mean)
+        return sorted(means, key=lambda name: (-sum(means[name]), name))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -67,8 +73,8 @@ def by_selection(results: Results) -> list[dict[str, Any]]:
         for table in tables:
             shown.append(_shown(table, start))
             start += len(table.algorithms) * (len(table.columns) + 1)
-        boards = [board.grid() for board in leaderboards([table for table in tables if not table.is_empty])]
-        found.append({"rule": rule, "tables": shown, "boards": [_ranked(grid) for grid in boards]})
+        boards = leaderboards([table for table in tables if not table.is_empty])
+        found.append({"rule": rule, "tables": shown, "boards": [_ranked(board) for board in boards]})
     return found
 
 
@@ -78,7 +84,7 @@ def _shown(table: Table, start: int) -> dict[str, Any]:
     width = len(grid.columns)
     estimates = {name: table.estimates[name, AVERAGE] for name in table.algorithms}
     scale = Scale.of([one for one in estimates.values() if one is not None])
-    rows = []
+    rows: list[dict[str, Any]] = []
     for place, (name, (label, entries)) in enumerate(zip(table.algorithms, grid.rows, strict=True)):
         first = start + place * width
         cells = [{"entry": entry, "number": first + column} for column, entry in enumerate(entries)]
@@ -110,13 +116,21 @@ def _shown(table: Table, start: int) -> dict[str, Any]:
     }
 
 
-def _ranked(grid: Grid) -> dict[str, Any]:
-    """A leaderboard over datasets, whose numbers sort by what is printed."""
+def _ranked(board: Leaderboard) -> dict[str, Any]:
+    """A leaderboard over datasets, whose numbers sort by what is printed, with error bars of its averages."""
+    grid = board.grid()
+    averages = {name: Estimate(mean, board.average_error(name), 1) for name, mean in board.averages.items()}
+    scale = Scale.of(averages.values())
     rows = [
-        {"name": name, "cells": [{"entry": one, "value": _number(one.text)} for one in entries]}
+        {
+            "name": name,
+            "cells": [{"entry": one, "value": _number(one.text)} for one in entries],
+            "bar": scale.bar(averages[name]) if name in averages else None,
+        }
         for name, entries in grid.rows
     ]
-    return {"grid": grid, "rows": rows}
+    baseline = scale.place(averages[BASELINE].mean) if BASELINE in averages else None
+    return {"grid": grid, "rows": rows, "scale": scale, "baseline": baseline}
 
 
 def _number(text: str) -> float | str:
@@ -157,7 +171,7 @@ class Scale:
 
 
 def curves(table: Table) -> list[dict[str, Any]]:
-    """Per algorithm, accuracy over the steps of the chosen jobs: mean over trials and test domains, test and validation.
+    """Per algorithm, test and validation accuracy over the steps of its chosen jobs: mean over trials and domains.
 
     Only steps that all of them recorded are shown, so that every point is a mean of the same jobs.
     """
@@ -210,7 +224,8 @@ def draws(subject: Subject, table: Table) -> dict[str, Any]:
     tested = {tested for tested, _ in table.columns}
     points: list[dict[str, Any]] = []
     for task in subject.tasks:
-        if task.abouts[0]["setting"] != table.about["setting"] or task.tested not in tested:
+        here = task.abouts[0]["setting"] == table.about["setting"] and task.tested in tested
+        if not here or not task.steps.size:  # all diverged before their first record
             continue
         validation = np.where(np.isnan(task.mean(VALIDATION)), -np.inf, task.mean(VALIDATION))
         for row, about in enumerate(task.abouts):

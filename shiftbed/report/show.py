@@ -1,5 +1,6 @@
 """What commands show in the terminal, as tables."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from shiftbed.selection import JobRecords
     from shiftbed.sweeps.records import Status
 
+Kind = tuple[str, str]  # dataset and algorithm
 STATES = ("done", "diverged", "running", "failed", "left")
 
 
@@ -65,14 +67,38 @@ def job_table(job: "JobRecords") -> Table:
     return table
 
 
-def status_table(status: "Status") -> Table:
-    """Where the jobs stand, by dataset and algorithm."""
+def state_table(jobs: Iterable[tuple[Kind, str]], most: int | None = None) -> Table:
+    """How many jobs are done, running, failed or left, by dataset and algorithm.
+
+    Args:
+        jobs: The kind (dataset and algorithm) and the state of every job.
+        most: How many rows there may be: those of kinds at work come first, and all others share one.
+    """
+    counts: dict[Kind, Counter[str]] = defaultdict(Counter)
+    for kind, state in jobs:
+        counts[kind][state] += 1
+    shown = sorted(counts)
+    if most is not None and len(shown) > most:
+        at_work = sorted(shown, key=lambda kind: not (counts[kind]["running"] or counts[kind]["failed"]))
+        shown = sorted(at_work[: max(1, most - 1)])
     table = Table("dataset", "algorithm", *STATES)
-    kinds = sorted({(row["dataset"], row["algorithm"]) for row in status.plan.values()})
-    for kind in kinds:
-        ids = [i for i, row in status.plan.items() if (row["dataset"], row["algorithm"]) == kind]
-        table.add_row(*kind, *(str(sum(status.states[i] == state for i in ids)) for state in STATES))
-    if len(kinds) > 1:
+    for column in table.columns[2:]:
+        column.justify = "right"
+
+    def add(dataset: str, algorithm: str, kinds: Iterable[Kind]) -> None:
+        total = sum((counts[kind] for kind in kinds), Counter[str]())
+        table.add_row(dataset, algorithm, *(str(total[state]) for state in STATES))
+
+    for kind in shown:
+        add(*kind, [kind])
+    if len(shown) < len(counts):
+        add(f"{len(counts) - len(shown)} others", "", counts.keys() - set(shown))
+    if len(counts) > 1:
         table.add_section()
-        table.add_row("all", "", *(str(list(status.states.values()).count(state)) for state in STATES))  # type: ignore[arg-type]
+        add("all", "", counts)
     return table
+
+
+def status_table(status: "Status") -> Table:
+    """Where the jobs of a sweep's folder stand."""
+    return state_table(((row["dataset"], row["algorithm"]), status.states[id]) for id, row in status.plan.items())

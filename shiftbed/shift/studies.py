@@ -1,6 +1,5 @@
 """OoD-Bench's studies on ColoredMNIST, and the door through which benchmarks of shift are run."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from shiftbed.shift.features import samples_of
 from shiftbed.shift.kept import Kept
 from shiftbed.shift.measure import ShiftMeasurement, measure_shift
 from shiftbed.shift.measures import Settings, take
+from shiftbed.training.store import write_json
 
 COMPARED = 10_000  # examples a domain: with so many, NI without shift is what the paper prints
 METHODS = ("ratio", "kde-paper", "kde")
@@ -129,5 +129,5 @@ def _heat_map(part: Part, values: np.ndarray, out: Path) -> None:
     title = f"{part.name}: {part.measures[0]}"
     labels = (rows, part.grid[rows], columns, part.grid[columns])
     numbers = {"title": title, "values": values.reshape(shape).tolist(), "labels": labels}
-    (out / f"figure-4-{part.name}.json").write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+    write_json(numbers, out / f"figure-4-{part.name}.json")
     grids({title: values.reshape(shape)}, {title: labels}, out / f"figure-4-{part.name}.png")

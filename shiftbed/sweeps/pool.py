@@ -72,6 +72,14 @@ class Progress:
         """Jobs that have not ended in any way."""
         return len(self.jobs) - len(self.ended) - len(self.failed)
 
+    def state(self, job_id: str) -> str:
+        """Where a job stands: done, diverged, failed, running (here or elsewhere) or left."""
+        if job_id in self.ended:
+            return self.ended[job_id]
+        if job_id in self.failed:
+            return "failed"
+        return "running" if job_id in self.running or job_id in self.elsewhere else "left"
+
     def joined(self, other: "Progress") -> "Progress":
         """This and a later stage as one."""
         return Progress(

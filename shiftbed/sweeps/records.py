@@ -284,6 +284,11 @@ class Status:
         """How many jobs have not ended, or failed."""
         return len(self.plan) - self.count("done") - self.count("diverged")
 
+    @property
+    def jobs_per_second(self) -> float | None:
+        """How many jobs the running ones end in a second; None if none runs or none has finished before."""
+        return self.unfinished / self.seconds_left if self.count("running") and self.seconds_left else None
+
     def count(self, state: State) -> int:
         """How many jobs are in a state."""
         return sum(1 for value in self.states.values() if value == state)

@@ -18,6 +18,7 @@ from shiftbed.sweeps.plan import Request
 from shiftbed.training.device import Precision
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe
+from shiftbed.training.run import Keep
 
 
 def _names(given: Any) -> list[str]:
@@ -91,6 +92,7 @@ class SweepWords(BaseModel):
     address: str | None = None
     code: tuple[Path, ...] = ()
     workers: int | None = Field(default=None, ge=1)
+    keep: Keep = "none"
     jobs_per_device: Annotated[int | None, Field(ge=1), BeforeValidator(_unless_auto)] = None
 
     def request(self) -> Request:
@@ -152,7 +154,7 @@ def _read(path: Path) -> dict[str, Any]:
     return {"on" if word is True else str(word): value for word, value in words.items()}  # YAML takes `on` for true
 
 
-def train_command(job: Job, out: Path, code: Sequence[Path] = ()) -> str | None:
+def train_command(job: Job, out: Path, code: Sequence[Path] = (), keep: Keep = "none") -> str | None:
     """The command that runs one job of a sweep alone, or None where `shiftbed train` has no words for it."""
     if not isinstance(job.spec, LeaveOut):
         return None
@@ -162,7 +164,7 @@ def train_command(job: Job, out: Path, code: Sequence[Path] = ()) -> str | None:
         return None
     words = ["shiftbed", "train", job.dataset, job.algorithm, f"--test={','.join(job.spec.test)}"]
     words += [f"--draw={job.draw}", f"--trial={job.trial}", f"--recipe={job.recipe.name}", f"--steps={how.steps}"]
-    words += [f"--precision={how.precision}"]
+    words += [f"--precision={how.precision}", f"--keep={keep}"]
     words += [f"--adapt={job.spec.adapt:g}"] if job.spec.adapt else []
     words += [f"--set={name}={json.dumps(value)}" for name, value in job.overrides.items()]
     words += [f"--code={path}" for path in code]

@@ -82,22 +82,19 @@ def grid_text(grid: Grid) -> str:
     """Text of at most 80 columns; many columns continue below. *Best* and _second_ are marked as here."""
     around = {BEST: "*", SECOND: "_", None: ""}
     cells = [[f"{around[e.place]}{e.text}{around[e.place]}" for e in entries] for _, entries in grid.rows]
-    first = max([len(grid.corner), *(len(name) for name, _ in grid.rows)])
     words = [word for heading in grid.columns for word in heading.replace("-", "- ").split()]
     widest = [*(len(text) for row in cells for text in row), *(min(len(word), LONGEST_WORD) for word in words), 1]
-    first = min(first, WIDTH - 2 - max(widest))
-    width = 2 + max(widest)
-    blocks = math.ceil(len(grid.columns) * width / (WIDTH - first)) or 1
+    width = 2 + min(max(widest), WIDTH // 2)
+    first = min(max([1, len(grid.corner), *(len(name) for name, _ in grid.rows)]), WIDTH - width)
+    blocks = math.ceil(len(grid.columns) / ((WIDTH - first) // width)) or 1
     even = math.ceil(len(grid.columns) / blocks)
     lines = [*textwrap.wrap(grid.title, WIDTH), *textwrap.wrap(grid.caption, WIDTH)]
     for start in range(0, len(grid.columns), even):
         some = slice(start, start + even)
-        count = len(grid.columns[some])
-        lines += ["", *_header(grid.columns[some], grid.corner, first, width), "─" * (first + width * count)]
+        lines += ["", *_row_lines(grid.corner, grid.columns[some], first, width)]
+        lines.append("─" * (first + width * len(grid.columns[some])))
         for (name, _), row in zip(grid.rows, cells, strict=True):
-            *above, last = textwrap.wrap(name, first) or [""]
-            lines += above
-            lines.append((last.ljust(first) + "".join(text.rjust(width) for text in row[some])).rstrip())
+            lines += _row_lines(name, row[some], first, width)
     lines.append("")
     for note in [*grid.legend, *grid.notes]:
         lines += textwrap.wrap(note, WIDTH)
@@ -107,16 +104,15 @@ def grid_text(grid: Grid) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _header(headings: Sequence[str], corner: str, first: int, width: int) -> list[str]:
-    """Column names, broken at hyphens into as many lines as they need, aligned at the bottom."""
-    wrapped = [textwrap.wrap(heading, width - 2) for heading in headings]
-    height = max(len(lines) for lines in wrapped)
-    lines = []
-    for level in range(height):
-        words = [(column[level - height + len(column)] if level >= height - len(column) else "") for column in wrapped]
-        label = corner if level == height - 1 else ""
-        lines.append((label.ljust(first) + "".join(word.rjust(width) for word in words)).rstrip())
-    return lines
+def _row_lines(name: str, texts: Sequence[str], first: int, width: int) -> list[str]:
+    """A row, in as many lines as its longest text needs when broken at spaces and hyphens; all end on the last."""
+    wrapped = [textwrap.wrap(name, first), *(textwrap.wrap(text, width - 2) for text in texts)]
+    height = max(1, *(len(lines) for lines in wrapped))
+    padded = [[""] * (height - len(lines)) + lines for lines in wrapped]
+    return [
+        (label.ljust(first) + "".join(text.rjust(width) for text in others)).rstrip()
+        for label, *others in zip(*padded, strict=True)
+    ]
 
 
 def grid_markdown(grid: Grid) -> str:

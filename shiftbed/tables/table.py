@@ -19,6 +19,8 @@ from shiftbed.tables.missing import MissingJob, named_jobs, sweep_command
 ORACLE_MARK = "†"
 LEAK_MARK = "‡"
 BASELINE = "ERM"
+FEW = 8  # algorithms that are compared with the baseline one by one
+CHANCE = 0.05
 Tested = tuple[str, ...]  # the domains that are tested together
 Column = tuple[Tested, str]  # one of them, or OVERALL
 OVERALL = ""  # in place of a domain, where accuracy by domain is not defined
@@ -217,11 +219,20 @@ class Table:
         incomplete = [name for name in self.algorithms if own_rule(self.names[name]) is None]
         if incomplete:
             notes.append(f"Incomplete, since registered without a selection of its own: {', '.join(incomplete)}.")
-        compared = {name: self.comparison(name) for name in self.algorithms}
-        if any(compared.values()):
-            each = ", ".join(f"{name} {found}" for name, found in compared.items() if found)
-            notes.append(f"Against {BASELINE}, in points (permutation test of pairs of trial and domain): {each}.")
-        return notes
+        return [*notes, *self._comparisons()]
+
+    def _comparisons(self) -> Iterable[str]:
+        """How the algorithms compare with the baseline; where they are many, in few words each, the best first."""
+        found = {name: one for name in self.algorithms if (one := self.comparison(name))}
+        test = "permutation test of pairs of trial and domain"
+        each = [f"{name} {one}" for name, one in found.items()]
+        if len(found) > FEW:
+            test += f"; p where it is below {CHANCE}"
+            ordered = sorted(found.items(), key=lambda item: -item[1].difference)
+            shown = {name: f" (p = {one.p:.2g})" if one.p < CHANCE else "" for name, one in ordered}
+            each = [f"{name} {one.difference:+.1f}{shown[name]}" for name, one in ordered]
+        if found:
+            yield f"Against {BASELINE}, in points ({test}): {', '.join(each)}."
 
     def _fairness(self) -> Iterable[str]:
         if len(set(self.draws.values())) > 1 or any(low != high for low, high in self.draws.values()):

@@ -14,6 +14,7 @@ from shiftbed.hashing import canonical
 from shiftbed.networks import FeaturizerModule
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
+from shiftbed.training.store import read_json
 from shiftbed.training.trainer import Trainer
 
 BATCH = 256
@@ -104,6 +105,9 @@ class Model:
         device = next(self.algorithm.parameters()).device
         if isinstance(images, np.ndarray) and images.dtype != np.uint8:
             return torch.from_numpy(images).float().to(device)
+        if isinstance(images, np.ndarray) and self._augmentation.size is None:  # of one size: all at once
+            together = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+            return as_model_input(_reduced(together, self._image_size).to(device))
         arrays = [_as_array(image, self.about["input_shape"][0]) for image in images]
         if self._augmentation.size is not None:
             sizes = np.array([array.shape[:2] for array in arrays])
@@ -157,6 +161,12 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     if lost:
         raise StoreError(f"{path} lacks {', '.join(lost[:3])}: it belongs to another version of {about['algorithm']}.")
     return Model(algorithm.to(device), classes, about)
+
+
+def job_of(folder: Path) -> dict[str, Any] | None:
+    """What the job whose weights are in a folder was, as its `job.json` says; None if it says nothing."""
+    about = folder / "job.json"
+    return read_json(about) if about.exists() else None
 
 
 def weights_file(run: Path) -> Path:

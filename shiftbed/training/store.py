@@ -1,11 +1,12 @@
 """The record store: four operations that a folder, or later an object store, offers."""
 
 import errno
+import json
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from shiftbed.errors import StoreError
 
@@ -119,3 +120,20 @@ def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
         errno.EROFS: "the file system is read-only; choose a folder you may write to",
     }.get(error.errno or 0, f"{error.strerror}; run the same command again, nothing computed is lost")
     return StoreError(f"Cannot {verb} {path}: {advice}.")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        StoreError: It is damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged; remove it and make it again.") from error
+
+
+def write_json(content: Any, path: Path) -> None:
+    """Writes a JSON file whole, or not at all."""
+    LocalStore(path.parent).put_atomic(path.name, json.dumps(content, indent=1).encode())

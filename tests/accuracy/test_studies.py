@@ -9,6 +9,7 @@ from shiftbed.accuracy.methods import METHODS
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.pool import classifiers
 from shiftbed.accuracy.studies import Scores
+from shiftbed.accuracy.study import MOST_REMOVED, reductions
 from shiftbed.networks import NETWORKS
 from shiftbed.published import table as published_table
 
@@ -148,3 +149,15 @@ def test_the_seventy_classifiers_are_ours():
 def test_methods_the_paper_compares_have_its_labels():
     printed = {cell.algorithm for cell in published_table("cifar-10-w/table-2").cells} - {""}
     assert printed <= {METHODS[name].label for name in METHODS}
+
+
+def test_sets_are_reduced_by_size_and_by_class_and_two_classes_stay():
+    made = reductions(600, ("a", "b", "c"))
+    assert list(made) == [
+        *("100 images", "200 images", "500 images"),
+        *("without a", "without b", "without c"),
+    ], "of three classes no two may go"
+    domain = Outputs(np.eye(3)[[0, 1, 2, 0]], None, np.array([0, 1, 2, 0]))
+    assert list(made["without a"](domain).labels) == [1, 2]
+    assert len(reductions(600, tuple("abcdefghijklmnop"))) == 3 + MOST_REMOVED
+    assert "without a and b" in reductions(50, ("a", "b", "c", "d"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shiftbed.algorithms import ALGORITHMS, Batches
-from shiftbed.algorithms.adversarial import reverse_gradient, scale_gradient
+from shiftbed.algorithms.numerics import reverse_gradient, scale_gradient
 from shiftbed.errors import AlgorithmError
 from shiftbed.hashing import seed_hash
 from tests.algorithms.common import assert_same_as_erm, build, largest_difference, make_batches, train

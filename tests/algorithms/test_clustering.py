@@ -20,7 +20,6 @@ from shiftbed.algorithms.clustering import (
     nearest,
     principal_axes,
     relabelled,
-    reverse_gradient,
 )
 from shiftbed.errors import AlgorithmError
 from tests.algorithms.common import (
@@ -132,14 +131,6 @@ def test_relabelling_keeps_as_many_numbers_as_possible():
     assert relabelled(torch.tensor([2, 2, 0, 0, 0, 1]), before, 3).tolist() == [0, 0, 1, 1, 1, 2]
     first = torch.tensor([2, 0, 1])
     assert torch.equal(relabelled(first, torch.empty(0, dtype=torch.long), 3), first)
-
-
-def test_reversing_a_gradient_leaves_values_alone():
-    values = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
-    reversed_ = reverse_gradient(values, 0.3)
-    assert torch.equal(reversed_, values)
-    (3 * reversed_).sum().backward()
-    assert values.grad.tolist() == pytest.approx([-0.9, -0.9])
 
 
 def test_mmld_s_style_is_the_mean_and_deviation_of_each_channel():

@@ -40,6 +40,7 @@ COUNTS = {
     "domainbed-v2-frozen": 5 * (1 + 2 + 1) * SEARCHED_ONCE,  # 0 to 4 frozen stages, four sets of test domains
     "domainbed-v2-table-4": 2 * 2 * 10,  # datasets × halves × draws
     "cifar-10-w-accuracy": 2 * 10 * (4 + 40 + 70),  # collections × predictors × classifiers
+    "cifar-10-w-classifiers": 70 + 2,  # the paper's 70, and two that it shows alone
     "cifar-10-w-dg-1": 4 * 5 * GROUPS,  # training domains × methods
     "cifar-10-w-dg-2": 10 * GROUPS,
     "cifar-10-w-dg-3": 10 * GROUPS,

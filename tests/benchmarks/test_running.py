@@ -1,19 +1,28 @@
 """Benchmarks that run: the whole path on built-in data, and what is said when one cannot."""
 
 import json
+import re
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import shiftbed
+from shiftbed.accuracy.pool import Classifier
 from shiftbed.benchmarks import find, job_count, narrowed, read
 from shiftbed.cli import app
-from shiftbed.errors import ShiftbedError
+from shiftbed.data import load as load_dataset
+from shiftbed.errors import DataError, ShiftbedError
+from shiftbed.protocols import LeaveOut
 from shiftbed.sweeps.pool import Progress
-from shiftbed.sweeps.records import outcomes
+from shiftbed.sweeps.records import finished_jobs, outcomes
+from shiftbed.training.job import make_job
+from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
+from shiftbed.training.store import LocalStore
+from tests.conftest import tiny_job
 
 # ColoredDigits stands for ColoredMNIST here: the published numbers are found by the labels that the file gives.
 MINE = """
@@ -163,6 +172,131 @@ def test_another_room_s_numbers_stand_beside_the_published_ones(tmp_path, monkey
     row = next(row for row in grid.data if row["setting"] == setting)
     assert (row["published"], row["ours"], row["difference"]) == (0.67, 0.65, None)
     assert len(grid.data) == 6
+
+
+OF_SHIFT = """
+name: mine
+version: 1
+kind: shift
+summary: Mine
+paper: Somebody, 2020
+parts:
+  - dataset: RotatedDigits
+    measures: [covariate shift, concept shift (min), concept shift (max)]
+    runs: 2
+    settings: {"": {training_domains: 1, test_domains: 1, classes: 2}}
+    published: {tables: [nico-plus-plus/table-1], labels: {dataset: PACS}}
+"""
+
+
+def test_a_benchmark_of_shift_measures_and_does_not_measure_twice(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text(OF_SHIFT)
+    words = ("--file", tmp_path / "mine.yaml", "--out", tmp_path / "out", "--json")
+    rows = {row["measure"]: row for row in json.loads(cli(*words).output)}
+    covariate = rows["covariate shift"]
+    assert 0 <= covariate["ours"] <= 1 and covariate["n"] == 2
+    assert covariate["published"] is not None
+    assert covariate["difference"] == pytest.approx(covariate["ours"] - covariate["published"])
+    assert rows["concept shift (min)"]["ours"] <= rows["concept shift (max)"]["ours"]
+    monkeypatch.setattr("shiftbed.shift.nico.covariate_and_concept", lambda *_, **__: 1 / 0)
+    assert {row["measure"]: row for row in json.loads(cli(*words).output)} == rows
+
+
+OF_ACCURACY = """
+name: mine
+version: 1
+kind: accuracy
+summary: Mine
+paper: Somebody, 2020
+every:
+  dataset: RotatedDigits
+  trained_on: RotatedDigits
+  predictors: [ATC-MC, doc, MS-AoL]
+parts:
+  - name: one
+    classifiers: [small]
+    columns: {near: ["0", "15"], far: ["30", "45", "60", "75"]}
+    published: {tables: [cifar-10-w/table-2], labels: {dataset: CIFAR-10-Cs, network: ResNet44}}
+  - name: three
+    classifiers: [mean of three]
+    averaged: 3
+"""
+
+
+@pytest.fixture(scope="module")
+def with_classifiers(tmp_path_factory):
+    """Two classifiers of RotatedDigits, and one of other data that must not be taken for one."""
+    path = tmp_path_factory.mktemp("accuracy")
+    (path / "mine.yaml").write_text(OF_ACCURACY)
+    store = LocalStore(path / "out" / "classifiers")
+    how = recipe("quick", "RotatedDigits", steps=30, evaluate_every=30)
+    for trial in range(2):
+        run_job(make_job("RotatedDigits", "ERM", LeaveOut(("75",)), how, trial=trial), store, keep="final")
+    run_job(tiny_job("ERM"), store, keep="final")
+    return path
+
+
+def left_out_errors(scores, accuracies):
+    """Points between the accuracy of each domain and what a line through the others says."""
+    others = [np.arange(len(scores)) != place for place in range(len(scores))]
+    lines = [np.polyfit(scores[some], accuracies[some], 1) for some in others]
+    predicted = np.array([np.polyval(line, score) for line, score in zip(lines, scores, strict=True)])
+    return 100 * np.abs(accuracies - predicted.clip(0, 1))
+
+
+def test_a_benchmark_of_accuracy_predicts_what_its_classifiers_reach(with_classifiers):
+    words = ("--file", with_classifiers / "mine.yaml", "--out", with_classifiers / "out", "--part", "one", "--json")
+    rows = {(row["algorithm"], row["domain"]): row for row in json.loads(cli(*words).output)}
+    assert set(rows) == {(name, where) for name in ("ATC-MC", "doc", "MS-AoL") for where in ("near", "far", "")}
+    jobs = list(finished_jobs(LocalStore(with_classifiers / "out" / "classifiers")))
+    (first,) = (
+        job.id for job in jobs if job.description["trial"] == 0 and job.description["dataset"] != "ColoredDigits"
+    )
+    model = shiftbed.load(with_classifiers / "out" / "classifiers" / "jobs" / first)
+    confidences, accuracies = [], []
+    for domain in load_dataset("RotatedDigits").domains:
+        probabilities = model.predict(domain.inputs)
+        confidences.append(probabilities.max(1).mean())
+        accuracies.append((probabilities.argmax(1) == domain.labels).mean())
+    # DoC is the mean confidence but for a constant, which a line does not see.
+    expected = left_out_errors(np.array(confidences), np.array(accuracies))
+    assert rows["doc", ""]["ours"] == pytest.approx(expected.mean(), rel=1e-4)
+    assert rows["doc", "near"]["ours"] == pytest.approx(expected[:2].mean(), rel=1e-4)
+    for name in ("ATC-MC", "doc", "MS-AoL"):
+        near, far, every = (rows[name, where]["ours"] for where in ("near", "far", ""))
+        assert every == pytest.approx((2 * near + 4 * far) / 6)
+    assert (rows["ATC-MC", ""]["published"], rows["ATC-MC", ""]["n"]) == (3.10, 1)
+    assert rows["ATC-MC", ""]["difference"] == pytest.approx(rows["ATC-MC", ""]["ours"] - 3.10)
+
+
+def test_fewer_classifiers_than_the_paper_s_are_said(with_classifiers, monkeypatch):
+    three = [Classifier(f"small-{seed}", "small", seed, True, "") for seed in range(3)]
+    monkeypatch.setattr("shiftbed.accuracy.benchmark.classifiers", lambda: three)
+    (grid,) = shiftbed.benchmark(str(with_classifiers / "mine.yaml"), with_classifiers / "out", parts=["three"]).grids
+    assert {row["n"] for row in grid.data} == {2} and all(row["standard_error"] > 0 for row in grid.data)
+    assert {row["differs"]["classifiers"] for row in grid.data} == {"2 here, 3 in the paper"}
+    assert {row["setting"] for row in grid.data} == {"mean of three"}
+
+
+@pytest.mark.parametrize(
+    ("part", "first"),
+    [
+        ("CIFAR-10-W, single classifiers", "benchmark cifar-10-w-classifiers --part cifar-resnet44 --keep final"),
+        ("CIFAR-10-Cs, 40 classifiers", "benchmark cifar-10-w-classifiers --keep final"),
+    ],
+)
+def test_classifiers_that_are_not_here_are_trained_first(tmp_path, part, first):
+    with pytest.raises(DataError, match=re.escape(f"train first: `shiftbed {first} --out {tmp_path}/classifiers`")):
+        shiftbed.benchmark("cifar-10-w-accuracy", tmp_path, parts=[part])
+    assert {part.name for part in find("cifar-10-w-classifiers").parts} >= {"cifar-resnet44", "cifar-vgg19"}
+
+
+def test_data_that_are_not_here_are_prepared_first(with_classifiers, tmp_path, monkeypatch):
+    asked = with_classifiers / "other.yaml"
+    asked.write_text(OF_ACCURACY.replace("dataset: RotatedDigits\n", "dataset: RotatedMNIST\n"))
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="RotatedMNIST is not prepared here; run `shiftbed prepare RotatedMNIST` first"):
+        shiftbed.benchmark(str(asked), with_classifiers / "out", parts=["one"])
 
 
 def shown_tables(folder, *words):

@@ -200,7 +200,13 @@ def test_names_that_are_markup_do_nothing(evil_dataset, tmp_path, open_page):
     page.locator('table[data-table="domains"] .cell:visible').first.hover()
     page.wait_for_timeout(300)
     heads = shown_table(page, "domains", RULES[0], evil_dataset).locator("thead th").all_inner_texts()
-    assert [" ".join(head.split()) for head in heads] == ["algorithm", EVIL, " ".join(ALSO_EVIL.split()), "plain", "Avg"]
+    assert [" ".join(head.split()) for head in heads] == [
+        "algorithm",
+        EVIL,
+        " ".join(ALSO_EVIL.split()),
+        "plain",
+        "Avg",
+    ]
     assert page.locator("script").count() == 3
     page.locator("#draws-tested").select_option(EVIL)
     assert not opened

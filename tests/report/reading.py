@@ -53,10 +53,18 @@ class Reader(HTMLParser):
     def ids(self):
         return {about["id"] for _, about in self.elements if "id" in about}
 
-    def cells(self, kind, rule, title):
-        """The cells of a table by algorithm and column."""
+    def cells(self, kind, rule, dataset):
+        """The cells of the one table of a dataset by algorithm and column."""
+        (found,) = [table for table in self.all_cells(kind, rule) if table[0] == dataset]
+        return found[1]
+
+    def all_cells(self, kind, rule):
+        """The dataset and cells of every table of a rule, in the order of the page."""
         found = [t for t in self.tables if t["about"].get("data-table") == kind and t["about"]["data-rule"] == rule]
-        (table,) = [t for t in found if t["about"]["data-title"].startswith(title)]
+        return [(table["about"]["data-dataset"], self._cells(table)) for table in found]
+
+    @staticmethod
+    def _cells(table):
         heads, *rows = [[text.strip() for text in row] for row in table["rows"]]
         return {(row[0], head): text for row in rows for head, text in zip(heads[1:], row[1:], strict=True)}
 

@@ -2,6 +2,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,10 +15,15 @@ from shiftbed.cli import app
 from shiftbed.data.arrays import write_arrays
 from shiftbed.data.dataset import Card, Domain
 from shiftbed.data.load import forget
-from shiftbed.errors import StoreError
-from shiftbed.report import page as page_module
-from shiftbed.report import page_results
-from shiftbed.report.page import pairs, write_page
+from shiftbed.errors import StoreError, UnknownNameError
+from shiftbed.hashing import canonical
+from shiftbed.report import page_charts, page_results
+from shiftbed.report.page import write_page
+from shiftbed.report.page_html import finite, ticked
+from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.matrix import REST, Cell, ShiftMatrix
+from shiftbed.sweeps.compaction import compact
+from shiftbed.sweeps.domainbed_format import import_domainbed
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.tables import as_csv, read_tables
 from shiftbed.training.run import JobFiles
@@ -25,6 +31,7 @@ from shiftbed.training.store import LocalStore
 from tests.audit.made_sweeps import write_sweep
 from tests.report.reading import Reader, csv_rows, printed
 from tests.sweeps.finished import finish
+from tests.sweeps.test_domainbed_format import line, write_run
 
 MOST_BYTES = 8_000_000
 EVIL = "<script>alert(1)<!--"
@@ -50,9 +57,9 @@ def swept(tmp_path_factory):
     write_sweep(folder, algorithms=("ERM", "CORAL", "IRM"), draws=3, trials=3)
     (folder / "shift").mkdir()
     (folder / "shift" / "ColoredDigits.json").write_text(json.dumps(shift_json("ColoredDigits", 0.01, 0.6)))
-    cells = [{"first": "a", "second": "b", "measure": "mmd", "estimates": [{"name": "mmd", "value": 0.25}]}]
-    matrix = {"domains": ["a", "b", "c"], "cells": [*cells, {**cells[0], "second": "the rest"}]}
-    (folder / "shift" / "ColoredDigits-matrix.json").write_text(json.dumps(matrix))
+    cells = (Cell("a", "b", "mmd", (ShiftEstimate("mmd", 0.25),)), Cell("a", REST, "mmd", (ShiftEstimate("mmd", 9.0),)))
+    matrix = ShiftMatrix(("a", "b", "c"), cells)
+    (folder / "shift" / "ColoredDigits-matrix.json").write_text(json.dumps(matrix.as_json()))
     (folder / "accuracy").mkdir()
     row = {
         **{"dataset": "ColoredDigits", "domain": "-90%", "algorithm": "ERM", "job": "x", "method": "atc-mc"},
@@ -142,7 +149,9 @@ def test_what_the_oracle_looked_at_is_written_down(tmp_path):
     store = write_sweep(tmp_path, algorithms=("ERM",), draws=2, trials=1)
     assert not queries_of(store)
     write_page(tmp_path)
-    assert len(queries_of(store)) == 3 * 2  # domains × draws
+    found = queries_of(store)
+    assert len(found) == 3 * 2  # domains × draws
+    assert {query.rule for query in found} == {"oracle"}
 
 
 @pytest.fixture
@@ -189,10 +198,10 @@ def test_names_that_are_markup_are_text(evil_dataset, tmp_path):
 
 
 def test_names_in_charts_are_escaped_for_plotly(tmp_path, swept):
-    estimate = page_module.kept.ShiftEstimate("diversity", 0.5, interval=(0.4, 0.6), count=3)
-    drawn = json.dumps(page_module.charts.plane({EVIL: (estimate, estimate)})["traces"])
+    estimate = ShiftEstimate("diversity", 0.5, interval=(0.4, 0.6), count=3)
+    drawn = json.dumps(page_charts.plane({EVIL: (estimate, estimate)})["traces"])
     assert "&lt;script&gt;" in drawn and "<script" not in drawn
-    assert "<script" not in json.dumps(page_module.charts.heat_map([EVIL, "b"], [[0, 1], [1, 0]], EVIL)["traces"])
+    assert "<script" not in json.dumps(page_charts.heat_map([EVIL, "b"], [[0, 1], [1, 0]], EVIL)["traces"])
 
 
 def test_failed_diverged_and_unfinished_jobs_are_named(tmp_path):
@@ -208,6 +217,20 @@ def test_failed_diverged_and_unfinished_jobs_are_named(tmp_path):
     assert f"{jobs[1].id} diverged: ERM on ColoredDigits" in page.text
     assert "0.02 device-hours in all" in page.text  # two jobs of 36 s
     assert "shiftbed sweep ColoredDigits --algorithms=ERM" in page.text
+
+
+def test_a_sweep_whose_jobs_all_diverged_has_a_page_that_says_so(tmp_path):
+    store = LocalStore(tmp_path)
+    jobs = plan(Request(["ColoredDigits"], ["ERM", "IRM"], test_domains=["-90%"]))
+    remember_plan(jobs, store)
+    for job in jobs:
+        store.put_atomic(JobFiles(job.id).job, canonical(job.describe()))
+        store.put_atomic(JobFiles(job.id).done, canonical({"status": "diverged", "step": 1, "records": []}))
+    page = Reader(write_page(tmp_path).read_text())
+    assert "There is no full comparison yet." in page.text
+    assert "0 failed, 2 diverged, 0 not finished of 2 planned." in page.text
+    assert "so there is no curve" in page.text and "Train the chosen model again" not in page.text
+    assert set(page.cells("leaderboard", "training-domain-validation", "ColoredDigits").values()) >= {"–"}
 
 
 def test_very_many_numbers_are_left_to_the_command(tmp_path, monkeypatch):
@@ -240,6 +263,56 @@ def test_a_folder_without_a_finished_job_is_one_sentence(tmp_path):
         write_page(tmp_path)
 
 
+def test_an_unknown_selection_is_one_sentence(tmp_path):
+    write_sweep(tmp_path, algorithms=("ERM",), draws=1, trials=1)
+    with pytest.raises(UnknownNameError, match=r"There is no selection 'orcale'\. Did you mean oracle"):
+        write_page(tmp_path, selections=["orcale"])
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"protocol": "leave-pair-out"},
+        {"protocol": "k-sources:1"},
+        {"design": "search-once"},
+        {"adapt": 0.5},
+        {"overrides": {"lr": 0.01}},
+        {"algorithms": ("ERM", "SWAD(CORAL)")},
+    ],
+    ids=str,
+)
+def test_every_kind_of_sweep_has_a_page_with_its_numbers(tmp_path, how):
+    write_sweep(tmp_path, **{"algorithms": ("ERM", "IRM"), "draws": 2, "trials": 2, **how})
+    page = Reader(write_page(tmp_path).read_text())
+    tables = read_tables(tmp_path)
+    for rule in {table.selection.name for table in tables}:
+        mine = [table.grid() for table in tables if table.selection.name == rule]
+        for grid, (_, shown) in zip(mine, page.all_cells("domains", rule), strict=True):
+            for name, entries in grid.rows:
+                assert [shown[name, heading] for heading in grid.columns] == [entry.text for entry in entries]
+
+
+def test_a_compacted_folder_has_the_same_numbers_on_its_page(tmp_path):
+    store = write_sweep(tmp_path, algorithms=("ERM", "IRM"), draws=2, trials=2)
+    before = Reader(write_page(tmp_path).read_text())
+    compact(store)
+    shutil.rmtree(tmp_path / "jobs")
+    after = Reader(write_page(tmp_path).read_text())
+    assert json.loads(after.scripts[0]) == json.loads(before.scripts[0])
+
+
+def test_a_sweep_of_domainbed_has_a_page(tmp_path):
+    for seed in (0, 1):
+        accuracies = {f"env{env}_{part}_acc": 0.5 + 0.1 * env for env in range(4) for part in ("in", "out")}
+        lines = [line(step, seed=seed, **accuracies) for step in (0, 300)]
+        write_run(tmp_path / "theirs", f"run-{seed}", lines)
+    import_domainbed(tmp_path / "theirs", tmp_path / "ours")
+    page = Reader(write_page(tmp_path / "ours").read_text())
+    (column,) = [c for c in page.cells("domains", "training-domain-validation", "PACS") if c[1] not in ("Avg",)][:1]
+    assert page.cells("domains", "training-domain-validation", "PACS")[column] == "60.0"
+    assert "No pictures: PACS is not prepared here" in page.text
+
+
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
     write_sweep(tmp_path, algorithms=("ERM",), draws=1, trials=1)
     (tmp_path / "file").write_text("")
@@ -255,11 +328,11 @@ def test_a_damaged_measurement_is_one_sentence(tmp_path):
         write_page(tmp_path)
 
 
-def test_pairs_of_a_matrix_fill_both_halves_and_leave_gaps():
-    cells = [{"first": "a", "second": "b", "estimates": [{"name": "emd", "value": 2.0}]}]
-    cells.append({"first": "a", "second": "the rest", "estimates": [{"name": "emd", "value": 9.0}]})
-    found = pairs({"domains": ["a", "b", "c"], "cells": cells})
-    assert found == {"emd": [[0.0, 2.0, None], [2.0, 0.0, None], [None, None, 0.0]]}
+def test_pairs_of_domains_fill_both_halves_of_the_heat_map_and_leave_gaps(swept):
+    chart = json.loads(swept[1].scripts[0])["charts"]["matrix-0"]
+    assert chart["traces"][0]["z"] == [[0.0, 0.25, None], [0.25, 0.0, None], [None, None, 0.0]]
+    assert chart["traces"][0]["x"] == ["a", "b", "c"]
+    assert "ColoredDigits: mmd between domains" in swept[1].text
 
 
 def test_the_command_names_the_page(tmp_path):
@@ -281,3 +354,15 @@ def test_the_help_does_not_import_plotly_or_jinja():
         "assert not {'plotly', 'jinja2', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_words_between_backticks_are_code_and_still_text():
+    assert ticked("run `a <b>` & <i>") == "run <code>a &lt;b&gt;</code> &amp; &lt;i&gt;"
+    assert ticked("one ` <i>") == "one ` &lt;i&gt;"
+
+
+def test_what_is_no_finite_number_is_nothing():
+    assert finite({"a": [1.5, float("nan"), (float("inf"), "text")], "b": 2}) == {
+        "a": [1.5, None, [None, "text"]],
+        "b": 2,
+    }

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from shiftbed.audit.findings import Audit, Finding
-from shiftbed.report.page_words import advice, best_published, dominant, headline, listed, next_steps, verdict
+from shiftbed.report.page_shift import advice, best_published, dominant
+from shiftbed.report.page_words import headline, listed, next_steps, verdict
 from shiftbed.selection import SELECTIONS
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.sweeps.records import Status
@@ -30,11 +31,39 @@ def table_of(levels, trials=TRIALS, dataset="Toy"):
 
 def test_a_leader_is_better_only_if_chance_is_unlikely_with_all_comparisons_allowed_for():
     two = verdict(table_of({"ERM": 0.5, "CORAL": 0.6}))
-    assert two.leader == "CORAL" and two.better  # six pairs of one sign: p = 2 / 2⁶ = 0.031
+    assert two.leader == "CORAL" and two.better == ("CORAL",)  # six pairs of one sign: p = 2 / 2⁶ = 0.031
     assert "+10.0 points against ERM: more than chance would give (p = 0.031 with 1 comparison" in two.sentence
     three = verdict(table_of({"ERM": 0.5, "CORAL": 0.6, "IRM": 0.4}))
     assert three.leader == "CORAL" and not three.better
-    assert "which chance explains as well (p = 0.062 with 2 comparisons allowed for, 6 pairs)" in three.sentence
+    assert "from too few pairs to tell it from chance (p = 0.062 with 2 comparisons" in three.sentence
+    seven = verdict(table_of({"ERM": 0.5, "CORAL": 0.6, "IRM": 0.4}, trials=7))
+    assert seven.better == ("CORAL",)  # 2 × 2 / 2⁷ = 0.031
+
+
+def test_a_difference_that_changes_its_sign_is_chance():
+    levels = {"ERM": 0.5, "CORAL": 0.5}
+    jobs = [
+        made_job(0, [(10, {"a/out": 0.5, "b/out": 0.5, "c/in": level + wave})], algorithm=name, trial=trial)
+        for name, level in levels.items()
+        for trial in range(8)
+        for wave in [(0.02 if trial % 2 else -0.015) if name == "CORAL" else 0.0]
+    ]
+    (table,) = make_tables(jobs, RULE)
+    found = verdict(table)
+    assert found.leader == "CORAL" and not found.better
+    assert "which chance explains as well" in found.sentence
+
+
+def test_whoever_is_better_is_named_though_another_leads():
+    jobs = [
+        made_job(0, [(10, {"a/out": 0.5, "b/out": 0.5, "c/in": level})], algorithm=name, trial=trial)
+        for trial in range(8)
+        for name, level in (("ERM", 0.5), ("CORAL", 0.52), ("IRM", 0.9 if trial < 2 else 0.45))
+    ]
+    (table,) = make_tables(jobs, RULE)
+    found = verdict(table)
+    assert found.leader == "IRM" and found.better == ("CORAL",)
+    assert headline([found]) == "CORAL is better than ERM by more than chance."
 
 
 def test_the_leader_is_named_with_its_number_and_doubt():
@@ -45,8 +74,17 @@ def test_the_leader_is_named_with_its_number_and_doubt():
 def test_erm_in_front_or_missing_is_said():
     assert "nothing is better than plain ERM" in verdict(table_of({"ERM": 0.6, "CORAL": 0.5})).sentence
     alone = verdict(table_of({"CORAL": 0.5}, trials=1))
+    assert headline([alone]) == "There is no ERM to compare with."
     assert not alone.better and "without ERM beside it, that says little" in alone.sentence
     assert "±" not in alone.sentence  # one trial has no standard error
+
+
+def test_algorithms_whose_numbers_print_alike_are_level_and_erm_stands_first_among_them():
+    found = verdict(table_of({"ERM": 0.5, "CORAL": 0.5002, "IRM": 0.4}, trials=1))
+    assert found.leader == "ERM"
+    assert found.sentence == "Toy: ERM and CORAL are level with 50.0 % (n = 1); nothing is better than plain ERM."
+    steps = next_steps(Path("d"), [found], Status({}, {}, {}, None), Audit("d", 1, []), ["Toy"], True)
+    assert "--trials=2" in dict(steps)["Toy: more trials would tell a difference from chance."]
 
 
 def test_the_headline_names_who_is_better_and_where():
@@ -56,7 +94,9 @@ def test_the_headline_names_who_is_better_and_where():
     assert headline([better]) == "CORAL is better than ERM by more than chance."
     assert headline([better, other]) == "Better than ERM by more than chance: CORAL on One and IRM on Two."
     assert headline([better, unsure]) == "Better than ERM by more than chance: CORAL on One."
-    assert headline([unsure]) == "No algorithm is better than ERM by more than chance here."
+    assert headline([unsure]) == "There are too few trials to tell any algorithm from ERM."
+    worse = verdict(table_of({"ERM": 0.5, "IRM": 0.4}))
+    assert headline([worse, unsure]) == "No algorithm is better than ERM by more than chance here."
 
 
 @pytest.mark.parametrize(
@@ -82,12 +122,17 @@ def test_published_winners_are_those_of_the_papers_tables():
 
 
 def test_advice_joins_the_shift_the_papers_and_the_sweep():
-    point = (ShiftEstimate("diversity", 0.0, interval=(0, 0.01)), ShiftEstimate("correlation", 0.6, interval=(0.5, 0.7)))
+    point = (
+        ShiftEstimate("diversity", 0.0, interval=(0, 0.01)),
+        ShiftEstimate("correlation", 0.6, interval=(0.5, 0.7)),
+    )
     said = advice("Toy", point, [verdict(table_of({"ERM": 0.5, "CORAL": 0.6}))])
     assert said.startswith("Toy: correlation shift dominates; the same inputs go with other labels. Under correlation")
     assert said.endswith("In this sweep CORAL is first.")
+    level = advice("Toy", point, [verdict(table_of({"ERM": 0.5, "CORAL": 0.5}))])
+    assert level.endswith("In this sweep nothing is better than plain ERM.")
     unsure = advice("Toy", point, [verdict(table_of({"ERM": 0.5, "CORAL": 0.6}, trials=2))])
-    assert unsure.endswith("In this sweep CORAL is first, not by more than chance over plain ERM.")
+    assert unsure.endswith("In this sweep CORAL is first, though not by more than chance above ERM.")
 
 
 def test_without_a_measurement_the_card_is_believed_or_nothing_said():
@@ -108,7 +153,8 @@ def test_what_to_do_next_begins_with_what_is_pressing():
         "shiftbed audit 'a folder'"
     )
     calm = next_steps(Path("d"), [table], Status({}, {}, {}, None), Audit("d", 1, []), ["Toy"], True)
-    assert [command for _, command in calm] == ["--trials 5", "shiftbed best d --out model"]
+    more = "shiftbed sweep Toy --algorithms=CORAL,ERM --test=c --draws=1 --trials=4 --recipe=quick --steps=30 --out=DIR"
+    assert [command for _, command in calm] == [more, "shiftbed best d --out model"]
 
 
 def test_names_are_listed_as_a_person_lists_them():

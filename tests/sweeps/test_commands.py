@@ -30,6 +30,20 @@ def test_a_search_once_runs_in_two_stages(shiftbed, tmp_path):  # noqa: F811
     assert "use another folder" in shiftbed(*command, "--draws", "3").err
 
 
+def test_what_a_sweep_keeps_is_what_the_views_of_ensembles_read(shiftbed, tmp_path):  # noqa: F811
+    def swept(keep, *more):
+        options = ("--test=-90%", "--steps", "2", "--draws", "2", "--trials", "2", "--out", keep, *more)
+        return shiftbed("sweep", "ColoredDigits", "--algorithms", "ERM", *options)
+
+    assert swept("logits", "--keep", "logits").code == 0
+    assert "EoA: the sum of the logits of the selected jobs" in shiftbed("tables", "logits", "--view", "eoa").out
+    (tmp_path / "plan.yaml").write_text("keep: best\n")
+    assert swept("best", "--plan", "plan.yaml").code == 0
+    assert "DiWA: the mean of the weights of all draws of a trial" in shiftbed("tables", "best", "--view", "diwa").out
+    assert not [*(tmp_path / "best").rglob("logits*")] and not [*(tmp_path / "logits").rglob("weights*")]
+    assert "wrong 'keep': it should be 'none', 'final', 'best', 'all' or 'logits'" in swept("x", "--keep", "some").err
+
+
 @pytest.fixture
 def half_done(tmp_path):
     store = LocalStore(tmp_path / "s")

@@ -108,9 +108,9 @@ def test_a_plan_that_is_not_there(tmp_path):
 def test_a_job_of_a_sweep_as_a_command(monkeypatch):
     asked = Request("ColoredDigits", ["IRM"], draws=2, overrides={"lr": 1e-3, "irm_lambda": 3.0}, adapt=0.1)
     job = make_plan(replace(asked, fields={"steps": 7}))[-1]
-    command = train_command(job, Path("my sweep"), [Path("mine.py")])
-    said = "ColoredDigits IRM --test=-90% --draw=1 --trial=0 --recipe=quick --steps=7 --precision=float32 --adapt=0.1"
-    more = "--set=lr=0.001 --set=irm_lambda=3.0 --code=mine.py '--out=my sweep'"
+    command = train_command(job, Path("my sweep"), [Path("mine.py")], keep="logits")
+    said = "ColoredDigits IRM --test=-90% --draw=1 --trial=0 --recipe=quick --steps=7 --precision=float32"
+    more = "--keep=logits --adapt=0.1 --set=lr=0.001 --set=irm_lambda=3.0 --code=mine.py '--out=my sweep'"
     assert command == f"shiftbed train {said} {more}"
     run = {}
     monkeypatch.setattr("shiftbed.sweeps.verbs.train", lambda *names, **options: run.update(options, names=names))
@@ -118,5 +118,6 @@ def test_a_job_of_a_sweep_as_a_command(monkeypatch):
     with pytest.raises(SystemExit):
         cli.main()
     assert (run["draw"], run["steps"], run["overrides"]) == (1, 7, {"lr": 1e-3, "irm_lambda": 3.0})
+    assert run["keep"] == "logits"
     grouped = Request("EmojiStyles", ["ERM"], protocol="leave-one-domain-out-grouped")
     assert train_command(make_plan(grouped)[0], Path("x")) is None, "train has no word for groups"

@@ -68,10 +68,10 @@
     tip.hidden = false;
     cell.setAttribute("aria-describedby", "tip");
     told = cell;
-    place();
+    settle();
   };
   let told = null; // the number that the tip speaks of
-  const place = () => {
+  const settle = () => {
     if (!told) return;
     const box = told.getBoundingClientRect();
     const size = tip.getBoundingClientRect();
@@ -91,7 +91,7 @@
       if (cell) show(cell);
     });
   }
-  document.addEventListener("scroll", place, { passive: true, capture: true });
+  document.addEventListener("scroll", settle, { passive: true, capture: true });
 
   // One stop of the tab key for each table; arrows move between its numbers.
   const cells = (row) => all(".cell", row);
@@ -159,14 +159,14 @@
     title: { text: title, font: { size: 13 } }, gridcolor: colour("--line"), zerolinecolor: colour("--line"),
     linecolor: colour("--line"), automargin: true, ...(range ? { range } : {}),
   });
-  const layout = (about) => ({
+  const layout = (about, count) => ({ // of so many traces
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
     font: { color: colour("--ink"), size: 13, family: getComputedStyle(document.body).fontFamily },
-    margin: { l: 56, r: 16, t: 12, b: 48 }, height: about.height || 420, showlegend: about.legend !== false,
-    legend: { orientation: "h", y: -0.18, yanchor: "top" },
+    margin: { l: 56, r: 16, t: 12, b: 48 }, height: about.height || 400 + 22 * Math.ceil(count / 6),
+    showlegend: about.legend !== false, legend: { orientation: "h", y: -0.22, yanchor: "top" },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--accent") },
     hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--ink") }, align: "left" },
-    xaxis: { ...axis(about.x, about.range_x), ...(about.log ? { type: "log" } : {}), ...(about.categories ? { type: "category" } : {}) },
+    xaxis: { ...axis(about.x, about.range_x), ...(about.log ? { type: "log", dtick: "D2", exponentformat: "power" } : {}), ...(about.categories ? { type: "category" } : {}) },
     yaxis: {
       ...axis(about.y, about.range_y), ...(about.categories ? { type: "category" } : {}),
       ...(about.reverse_y ? { autorange: "reversed" } : {}),
@@ -185,7 +185,7 @@
     const traces = chart.traces.map((trace) => !trace.muted ? trace : {
       ...trace, mode: narrow() ? "markers" : trace.mode, textfont: { ...trace.textfont, color: colour("--soft") },
     });
-    Plotly.react(place, traces, layout(chart.layout), settings());
+    Plotly.react(place, traces, layout(chart.layout, traces.length), settings());
   };
   const redraw = () => { for (const place of seen) draw(place); };
 
@@ -195,8 +195,9 @@
   const options = (select, names) => select.replaceChildren(...names.map((name) => new Option(name, name)));
   const drawsChart = () => {
     const jobs = data.draws[Number(setting.value)];
-    const [name, tested] = [one("#draws-name").value, one("#draws-tested").value];
-    const points = jobs.points.filter((point) => point.values[name] !== undefined && (tested === "all" || point.tested === tested));
+    const [name, tested, who] = ["name", "tested", "algorithm"].map((what) => one(`#draws-${what}`).value);
+    const is = (wanted, value) => wanted === "all" || wanted === value;
+    const points = jobs.points.filter((point) => name in point.values && is(tested, point.tested) && is(who, point.algorithm));
     const values = points.map((point) => point.values[name]);
     const numeric = values.every((value) => typeof value === "number");
     const log = numeric && Math.min(...values) > 0 && Math.max(...values) > 8 * Math.min(...values);
@@ -219,6 +220,7 @@
       const jobs = data.draws[Number(setting.value)];
       options(one("#draws-name"), jobs.names);
       options(one("#draws-tested"), ["all", ...jobs.tested]);
+      options(one("#draws-algorithm"), ["all", ...new Set(jobs.points.map((point) => point.algorithm))]);
       if (jobs.names.includes("lr")) one("#draws-name").value = "lr";
     };
     refill();

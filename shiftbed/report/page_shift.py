@@ -1,0 +1,84 @@
+"""What the page says of shift: the plane, pairs of domains, which kind dominates, and who did best on that kind."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shiftbed import published
+from shiftbed.audit.subject import Subject
+from shiftbed.report import folder as kept
+from shiftbed.report.page_charts import heat_map, plane
+from shiftbed.report.page_words import Verdict, listed
+from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.matrix import ShiftMatrix
+from shiftbed.tables.leaderboards import UNKNOWN, shift_kind
+from shiftbed.tables.table import BASELINE
+
+LITTLE = 0.05  # shift below it is called little
+PUBLISHED = {"diversity": "ood-bench/table-1", "correlation": "ood-bench/table-2"}
+MEANS = {
+    "diversity": "the domains show different inputs",
+    "correlation": "the same inputs go with other labels",
+}
+Points = dict[str, tuple[ShiftEstimate, ShiftEstimate]]  # by dataset, diversity and correlation shift
+
+
+def shift_section(folder: Path, subject: Subject, points: Points, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The shift plane, matrices of pairs of domains, and what they advise."""
+    names = list(dict.fromkeys([*subject.datasets, *points]))
+    said = [advice(name, points.get(name), verdicts) for name in names]
+    drawn: dict[str, Any] = {"plane": plane(points)} if points else {}
+    matrices: list[dict[str, str]] = []
+    for path in sorted((folder / kept.SHIFT).glob(f"*{kept.MATRIX}")):
+        read = kept.read_json(path)
+        if "cells" not in read:
+            continue
+        matrix = ShiftMatrix.from_json(read)
+        for name in matrix.names:
+            key = f"matrix-{len(matrices)}"
+            drawn[key] = heat_map(matrix.domains, matrix.values(name).tolist(), name)
+            matrices.append({"key": key, "dataset": path.name.removesuffix(kept.MATRIX), "name": name})
+    return {"points": points, "advice": [words for words in said if words], "matrices": matrices, "charts": drawn}
+
+
+def dominant(diversity: ShiftEstimate, correlation: ShiftEstimate) -> str | None:
+    """The kind of shift that dominates; None where there is little of both, or their intervals overlap."""
+    larger, smaller = (diversity, correlation) if diversity.value > correlation.value else (correlation, diversity)
+    if larger.value < LITTLE:
+        return None
+    if larger.interval and smaller.interval and larger.interval[0] <= smaller.interval[1]:
+        return None
+    return larger.name
+
+
+def best_published(kind: str) -> str:
+    """Which algorithms OoD-Bench found better than ERM under a kind of shift, by its ranking score."""
+    cells = published.cells(PUBLISHED[kind], measure="ranking score")
+    scores = {cell.algorithm: round(cell.mean) for cell in cells if cell.mean is not None}
+    above = sorted((name for name in scores if scores[name] > 0), key=lambda name: (-scores[name], name))
+    if not above:
+        return f"OoD-Bench found no algorithm of {len(scores)} above {BASELINE} under {kind} shift"
+    named = listed([f"{name} ({scores[name]:+d})" for name in above])
+    return f"under {kind} shift, OoD-Bench scored {named} above {BASELINE}, of {len(scores)} algorithms"
+
+
+def advice(dataset: str, point: tuple[ShiftEstimate, ShiftEstimate] | None, verdicts: Sequence[Verdict]) -> str | None:
+    """Which kind of shift dominates a dataset, and which algorithms did best on that kind; None where nobody knows."""
+    kind = dominant(*point) if point else shift_kind(dataset)
+    if kind is None and point is not None:
+        small = max(one.value for one in point) < LITTLE
+        why = "there is little of either kind" if small else "the two kinds cannot be told apart within their intervals"
+        return f"{dataset}: {why}."
+    if kind is None or kind == UNKNOWN:
+        return None
+    how = "" if point else ", as OoD-Bench measured it"
+    best = best_published(kind)
+    ours = "".join(_first_here(one) for one in verdicts if one.table.dataset == dataset and one.leader)
+    return f"{dataset}: {kind} shift dominates{how}; {MEANS[kind]}. {best[0].upper()}{best[1:]}.{ours}"
+
+
+def _first_here(one: Verdict) -> str:
+    if one.leader == BASELINE:
+        return f" In this sweep nothing is better than plain {BASELINE}."
+    chance = "" if one.leader in one.better else f", though not by more than chance above {BASELINE}"
+    return f" In this sweep {one.leader} is first{chance}."

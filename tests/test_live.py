@@ -1,0 +1,119 @@
+"""What is shown while a sweep runs."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from shiftbed.cli import sweeps
+from shiftbed.report import live, show
+from shiftbed.sweeps.pool import Progress
+from shiftbed.sweeps.records import Status
+from tests.conftest import tiny_job
+
+JOBS = [tiny_job(name, draw=draw) for name in ("ERM", "IRM") for draw in range(2)]
+
+
+class Clock:
+    """A time that passes only when it is told to."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(live, "time", made)
+    return made
+
+
+def console(terminal, height=30):
+    return Console(file=io.StringIO(), force_terminal=terminal, width=100, height=height, color_system=None)
+
+
+def said(screen):
+    return screen.file.getvalue().splitlines()
+
+
+def test_without_a_terminal_a_log_tells_failures_ends_and_now_and_then_the_time_left(clock):
+    screen, progress = console(False), Progress(JOBS)
+    with live.SweepView(screen) as view:
+        view(progress)
+        clock.now = 8.0
+        progress.ended[JOBS[0].id] = "done"
+        progress.failed[JOBS[1].id] = "no memory"
+        view(progress)
+        view(progress)
+        clock.now = 20.0
+        progress.running = {JOBS[2].id: 0.5}
+        view(progress)
+        progress.ended[JOBS[2].id] = progress.ended[JOBS[3].id] = "diverged"
+        view(progress)
+    assert said(screen) == [
+        f"failed: ERM on ColoredDigits ({JOBS[1].id}): no memory",
+        "ERM on ColoredDigits has ended: 1 done, 1 failed",
+        # Two and a half jobs in 20 seconds; one and a half are left.
+        "1/4 jobs, 1 running, 1 failed, 7.5 jobs/min, about 12 s left",
+        "IRM on ColoredDigits has ended: 2 diverged",
+    ]
+
+
+def test_jobs_that_were_done_before_count_neither_for_the_pace_nor_as_news(clock):
+    screen, progress = console(False), Progress(JOBS, ended={job.id: "done" for job in JOBS[:2]}, found=2)
+    with live.SweepView(screen) as view:
+        view(progress)
+        clock.now = 3600.0
+        progress.running = {JOBS[2].id: 0.5}
+        view(progress)
+    assert said(screen) == ["2/4 jobs, 1 running, 0.5 jobs/h, about 3 h 00 min left"]
+
+
+def test_on_a_terminal_jobs_stand_by_dataset_and_algorithm(clock):
+    screen = console(True)
+    progress = Progress(JOBS, {JOBS[0].id: "done"}, {JOBS[1].id: "no memory"}, {JOBS[2].id: 0.5})
+    with live.SweepView(screen) as view:
+        view(progress)
+        clock.now = 60.0
+    shown = [line.replace("│", " ").split() for line in said(screen)]
+    assert ["ColoredDigits", "ERM", "1", "0", "0", "1", "0"] in shown
+    assert ["ColoredDigits", "IRM", "0", "0", "1", "0", "1"] in shown
+    assert ["all", "1", "0", "1", "1", "1"] in shown
+    assert any("1/4 jobs, 2.5 jobs/min" in line for line in said(screen))
+
+
+@pytest.mark.parametrize(("now", "pace"), [("running", "About 30 s left, at 4.0 jobs/min."), ("left", "Nothing runs;")])
+def test_status_tells_the_pace_of_what_runs(now, pace, monkeypatch):
+    screen = console(False)
+    monkeypatch.setattr(sweeps, "console", screen)
+    states = {"a": "done", "b": now, "c": "left"}
+    sweeps._show_status(Status(states, {job: {"dataset": "A", "algorithm": "ERM"} for job in states}, {}, 30.0))
+    assert said(screen)[-1].startswith(pace)
+
+
+def rows(table):
+    return list(zip(*(column.cells for column in table.columns), strict=True))
+
+
+def test_where_kinds_are_many_those_at_work_are_shown_and_the_others_added_up():
+    kinds = [("A", f"algorithm {number}") for number in range(9)]
+    states = ["done"] * 4 + ["running", "left", "left", "failed", "left"]
+    table = show.state_table(zip(kinds, states, strict=True), most=3)
+    assert rows(table) == [
+        ("A", "algorithm 4", "0", "0", "1", "0", "0"),
+        ("A", "algorithm 7", "0", "0", "0", "1", "0"),
+        ("7 others", "", "4", "0", "0", "0", "3"),
+        ("all", "", "4", "0", "1", "1", "3"),
+    ]
+    assert len(rows(show.state_table(zip(kinds, states, strict=True)))) == 10
+
+
+def test_the_live_view_is_no_higher_than_the_terminal(clock):
+    jobs = [tiny_job(name) for name in ("ERM", "IRM", "SD", "VREx", "CORAL", "MMD", "Mixup", "GroupDRO")]
+    screen = console(True, height=12)
+    with live.SweepView(screen) as view:
+        view(Progress(jobs))
+    lines = screen.render_lines(view._live.renderable)
+    assert len(lines) <= 12 and any("others" in segment.text for line in lines for segment in line)
