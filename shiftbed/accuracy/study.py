@@ -58,10 +58,9 @@ def study(
     found = pool.scores()
     made = write_study(found, Path(out))
     if changes:
-        after = {
-            what: pool.scores(change) for what, change in reductions(int(found.images.min()), pool.classes).items()
-        }
-        made["changes"] = studies.change_table(found, after, by_group=True)
+        reduced = reductions(int(found.images.min()), pool.classes)
+        after = {what: pool.scores(change).varying() for what, change in reduced.items()}
+        made["changes"] = studies.change_table(found.varying(), after, by_group=True)
         write_json(made["changes"], Path(out) / "changes.json")
     return made
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 def test_every_figure_is_drawn_from_built_in_data(tmp_path):
     script = runpy.run_path(str(ROOT / "scripts" / "docs_pictures.py"))
-    script["results"](tmp_path, steps=20, trials=1, values=(0.1, 0.9))
+    script["results"](tmp_path, steps=40, trials=1, values=(0.1, 0.9))
     pages = script["draw"](tmp_path, tmp_path / "pdf", ".pdf")
     pictures = script["draw"](tmp_path, tmp_path / "png", ".png")
     assert [path.stem for path in pages] == [path.stem for path in pictures] == list(FIGURES)
