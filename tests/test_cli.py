@@ -206,6 +206,7 @@ def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
     assert "No finished job" in shiftbed("best", sweep, "--algorithm", "IRM").err
 
 
+@pytest.mark.slow
 def test_a_model_is_exported_to_onnx(shiftbed, tmp_path):
     evaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator
     sweep, best = tmp_path / "sweep", tmp_path / "best"
