@@ -84,7 +84,7 @@ def save(results: dict[str, Any]) -> None:
 
 def page(results: dict[str, Any]) -> str:
     """The page: what is measured, how, and what the estimators give where the truth is known."""
-    lines = [(DOCS / "shift_head.md").read_text(encoding="utf-8").rstrip(), ""]
+    lines = [(Path(__file__).parent / "shift_page.md").read_text(encoding="utf-8").rstrip(), ""]
     forms = results.get("closed forms", {})
     if forms:
         lines += [

@@ -53,12 +53,7 @@ def oracle_gap(subject: Subject) -> Finding:
 
 def _gaps(honest: Table, oracle: Table) -> Iterable[dict[str, Any]]:
     for name in honest.algorithms:
-        ours, theirs = [], []
-        for column in honest.columns:
-            known, chosen = oracle.accuracies(name, column), honest.accuracies(name, column)
-            for trial in sorted(set(known) & set(chosen)):
-                ours.append(known[trial])
-                theirs.append(chosen[trial])
+        theirs, ours = honest.pairs(name, name, oracle)
         compared = paired_permutation_test(ours, theirs)
         estimate = Estimate.of([one - other for one, other in zip(ours, theirs, strict=True)])
         if compared and estimate:

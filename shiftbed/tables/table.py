@@ -156,14 +156,16 @@ class Table:
         columns = (*self.columns, AVERAGE)
         return {(name, column): self.estimate(name, column) for name in self.algorithms for column in columns}
 
-    def pairs(self, algorithm: str, baseline: str = BASELINE) -> tuple[list[float], list[float]]:
-        """The accuracies of two algorithms on the trials and domains that both have."""
+    def pairs(
+        self, algorithm: str, baseline: str = BASELINE, other: "Table | None" = None
+    ) -> tuple[list[float], list[float]]:
+        """The accuracies of two algorithms on the trials and domains that both have; the second's of another table."""
         ours, theirs = [], []
         for column in self.columns:
-            one, other = self.accuracies(algorithm, column), self.accuracies(baseline, column)
-            for trial in sorted(set(one) & set(other)):
+            one, two = self.accuracies(algorithm, column), (other or self).accuracies(baseline, column)
+            for trial in sorted(set(one) & set(two)):
                 ours.append(one[trial])
-                theirs.append(other[trial])
+                theirs.append(two[trial])
         return ours, theirs
 
     def comparison(self, algorithm: str, baseline: str = BASELINE) -> Comparison | None:
