@@ -12,6 +12,7 @@ from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
     from shiftbed.sweeps.forecast import Forecast
+    from shiftbed.sweeps.plan import Request
     from shiftbed.sweeps.pool import Progress
     from shiftbed.sweeps.records import Status
     from shiftbed.sweeps.words import SweepWords
@@ -69,8 +70,6 @@ def sweep(
 
     Datasets × algorithms × test domains × draws × trials.
     """
-    from shiftbed.report.live import SweepView, work_bar
-    from shiftbed.sweeps import verbs
     from shiftbed.sweeps.words import sweep_words
 
     flags = {
@@ -100,52 +99,69 @@ def sweep(
         "jobs_per_device": jobs_per_device,
     }
     words = sweep_words({word: value for word, value in flags.items() if value is not None}, plan)
-    request = words.request()
-    if words.budget:
-        with work_bar(console) as bar:
-            request = verbs.within_budget(
-                request,
-                words.out,
-                words.budget,
-                workers=words.workers,
-                device=words.device,
-                precision=words.precision,
-                code=words.code,
-                on_probe=bar,
-            )
-        if not as_json:
-            print(f"{plural(request.draws, 'draw')} of every algorithm fit into {words.budget}.")
+    request = _within_budget(words, as_json) if words.budget else words.request()
     if dry_run:
-        with work_bar(console) as bar:
-            found = verbs.dry_run(
-                request,
-                words.out,
-                device=words.device,
-                precision=words.precision,
-                code=words.code,
-                probe=probe,
-                on_probe=bar,
-            )
-        _show_forecast(found, words, as_json)
-        return
+        _forecast(request, words, probe, as_json)
+    else:
+        _report(stoppable(lambda: _run(request, words), "the same command"), words, as_json)
 
-    def run() -> "Progress":
-        with SweepView(console) as view:
-            return verbs.sweep(
-                request,
-                words.out,
-                workers=words.workers,
-                jobs_per_device=words.jobs_per_device,
-                device=words.device,
-                precision=words.precision,
-                on=words.on,
-                address=words.address,
-                keep=words.keep,
-                code=words.code,
-                on_change=view,
-            )
 
-    _report(stoppable(run, "the same command"), words, as_json)
+def _within_budget(words: "SweepWords", as_json: bool) -> "Request":
+    from shiftbed.report.live import work_bar
+    from shiftbed.sweeps import verbs
+
+    assert words.budget is not None
+    with work_bar(console) as bar:
+        request = verbs.within_budget(
+            words.request(),
+            words.out,
+            words.budget,
+            workers=words.workers,
+            device=words.device,
+            precision=words.precision,
+            code=words.code,
+            on_probe=bar,
+        )
+    if not as_json:
+        print(f"{plural(request.draws, 'draw')} of every algorithm fit into {words.budget}.")
+    return request
+
+
+def _forecast(request: "Request", words: "SweepWords", probe: bool, as_json: bool) -> None:
+    from shiftbed.report.live import work_bar
+    from shiftbed.sweeps import verbs
+
+    with work_bar(console) as bar:
+        found = verbs.dry_run(
+            request,
+            words.out,
+            device=words.device,
+            precision=words.precision,
+            code=words.code,
+            probe=probe,
+            on_probe=bar,
+        )
+    _show_forecast(found, words, as_json)
+
+
+def _run(request: "Request", words: "SweepWords") -> "Progress":
+    from shiftbed.report.live import SweepView
+    from shiftbed.sweeps import verbs
+
+    with SweepView(console) as view:
+        return verbs.sweep(
+            request,
+            words.out,
+            workers=words.workers,
+            jobs_per_device=words.jobs_per_device,
+            device=words.device,
+            precision=words.precision,
+            on=words.on,
+            address=words.address,
+            keep=words.keep,
+            code=words.code,
+            on_change=view,
+        )
 
 
 def _show_forecast(found: "Forecast", words: "SweepWords", as_json: bool) -> None:
