@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from shiftbed.training.streams import philox_key, reseed
 
 EVALUATION_BATCH = 512
 GPU_EVALUATION_BATCH = 256 * 224 * 224  # pixels
+COMPILED_EVALUATION = 64 * 64  # pixels; compiling for larger images takes longer than all evaluations of a job save
 TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction depends on the batch
 Row = dict[str, Any]
 Predict = Callable[[torch.Tensor], torch.Tensor]
@@ -209,12 +211,14 @@ class Trainer:
 
     def _logits(self, places: np.ndarray, words: np.ndarray | None, predict: Predict) -> torch.Tensor:
         outputs, size = [], self._evaluation_batch()
-        for start in range(0, len(places), size):
-            part = slice(start, start + size)
-            x = self.data.evaluation_inputs(places[part], None if words is None else words[part])
-            if self._captured is not None:
-                torch._dynamo.maybe_mark_dynamic(x, 0)
-            outputs.append(predict(x).float())
+        large = math.prod(self.data.input_shape[1:]) > COMPILED_EVALUATION
+        with torch.compiler.set_stance("force_eager") if self._captured and large else nullcontext():
+            for start in range(0, len(places), size):
+                part = slice(start, start + size)
+                x = self.data.evaluation_inputs(places[part], None if words is None else words[part])
+                if self._captured and not large:
+                    torch._dynamo.maybe_mark_dynamic(x, 0)
+                outputs.append(predict(x).float())
         return torch.cat(outputs)
 
     def _evaluation_batch(self) -> int:
