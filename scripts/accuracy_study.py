@@ -2,22 +2,22 @@
 
     python scripts/accuracy_study.py pack CIFAR parts      lossless sheets of CIFAR-10 in two parts, to carry along
     python scripts/accuracy_study.py data parts work       from the parts to a prepared dataset and the corrupted sets
-    python scripts/accuracy_study.py train work            trains the classifiers that are not trained yet
-    python scripts/accuracy_study.py extract work out      logits, and what methods need of the features, in few files
+    python scripts/accuracy_study.py train work out        trains classifiers, and asks each what it says of all sets
     python scripts/accuracy_study.py tables out docs       all tables and pictures, on any machine
 
-Every command can be interrupted and run again: what is there is not made a second time. Target domains are made of the
+Every command can be interrupted and run again: what is there is not made a second time. At any time `out` has logits,
+and what methods need of the features, of all classifiers that are done, in few files. Target domains are made of the
 first 2,000 test images; the other 8,000, clean, are the source. Lines are judged leaving out whole corruptions.
 """
 
 import argparse
 import io
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +26,13 @@ SHEET = 1024  # images, as 32 × 32 of them
 TARGETS = 2000
 CLEAN_ENOUGH = 0.85
 DIRECTIONS = 64
-CLASSIFIERS = (
-    *("cifar-resnet18", "cifar-vgg13", "cifar-googlenet", "cifar-resnet34", "cifar-preact-resnet18", "cifar-senet18"),
-    *("cifar-vgg16", "cifar-repvgg-a0", "cifar-vgg11", "cifar-resnet44", "cifar-regnetx-200mf", "cifar-mobilenetv2"),
-    "cifar-shufflenetv2-1",
+CLASSIFIERS = (  # the longest last
+    *("cifar-resnet18", "cifar-vgg13", "cifar-mobilenetv2", "cifar-preact-resnet18", "cifar-vgg16", "cifar-senet18"),
+    *("cifar-shufflenetv2-1.5", "cifar-repvgg-a0", "cifar-resnet44", "cifar-vgg11", "cifar-regnetx-200mf"),
+    *("cifar-resnet34", "cifar-googlenet"),
 )
-EPOCHS, BATCH, RATE = 16, 512, 2e-3
-PER_FILE = 3  # classifiers: 15 MB
+EPOCHS, BATCH, RATE = 12, 512, 2e-3
+PER_FILE = 4  # classifiers: 16 MB
 
 
 def pack(folder: Path, parts: Path) -> None:
@@ -101,6 +101,11 @@ def names_of_sets() -> list[tuple[str, int]]:
     return [(name, severity) for name in STANDARD for severity in SEVERITIES]
 
 
+def domain_names() -> list[str]:
+    """The clean images, and every corrupted set."""
+    return ["clean", *(f"{name}-{severity}" for name, severity in names_of_sets())]
+
+
 def check() -> None:
     """Fails at once, and not after the training, where something that is needed later is not installed."""
     import sklearn.cluster  # noqa: F401
@@ -139,7 +144,7 @@ def data(parts: Path, work: Path, limit: int | None = None) -> None:
                 print(f"{done}/{len(tasks)} sets, {name} ({time.perf_counter() - started:.0f} s)", flush=True)
 
 
-def job_of(name: str, work: Path, epochs: int):
+def job_of(name: str, epochs: float):
     """The job that trains a classifier."""
     from shiftbed.data import card
     from shiftbed.protocols import LeaveOut
@@ -164,98 +169,78 @@ def job_of(name: str, work: Path, epochs: int):
     return make_job("CIFAR-10", "ERM", LeaveOut(("test",), whole=True), how, overrides=values), runtime
 
 
-def train(work: Path, workers: int, only: list[str], epochs: int, deadline: float) -> None:
-    """Trains the classifiers that have no weights yet; several processes share a GPU."""
+def train(work: Path, out: Path, only: list[str], workers: int, epochs: float, deadline: float) -> None:
+    """Trains and asks the classifiers that are not done yet; several processes share a GPU."""
     os.environ["SHIFTBED_DATA"] = str(work / "root")
-    if workers > 1:
-        again = [sys.executable, __file__, "train", str(work), "--workers", "1", "--epochs", str(epochs)]
-        shares = [only[place::workers] for place in range(workers)]
-        begun = [subprocess.Popen([*again, "--deadline", str(deadline), "--only", *names]) for names in shares if names]
-        for process in begun:
-            process.wait()
-        return
+    until, done = time.time() + deadline, []
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        asked = {pool.submit(classifier, work, name, epochs, until): name for name in only}
+        for future in as_completed(asked):
+            if future.exception() is not None:
+                print(f"{asked[future]}: {future.exception()!r}", flush=True)
+            elif future.result():
+                done.append(asked[future])
+                gather(work, out, done)
+    print(f"{len(done)} of {len(only)} classifiers are in {out}", flush=True)
+
+
+def classifier(work: Path, name: str, epochs: float, until: float) -> bool:
+    """Trains one classifier, and keeps what it says of all sets; False if it must be stopped before."""
     from shiftbed.training.run import JobFiles, run_job
     from shiftbed.training.store import LocalStore
 
-    store, started = LocalStore(work / "runs"), time.perf_counter()
-    for name in only:
-        job, runtime = job_of(name, work, epochs)
-        if not (store.root / JobFiles(job.id).weights).exists():
-            begun_at = time.perf_counter()
-            print(f"{name}: {job.recipe.steps} steps of {job.hparams['batch_size']} ({job.id})", flush=True)
+    kept = work / "outputs" / f"{name}.npz"
+    if kept.exists():
+        return True
+    job, runtime = job_of(name, epochs)
+    store, files, started = LocalStore(work / "runs"), JobFiles(job.id), time.time()
 
-            def report(step: int, metrics: dict, name: str = name, begun_at: float = begun_at) -> None:
-                if step in (20, 100) or step % 500 == 0:
-                    seconds = time.perf_counter() - begun_at
-                    left = seconds / step * (job.recipe.steps - step)  # noqa: B023
-                    loss = float(metrics["loss"])
-                    print(f"{name}: step {step}, loss {loss:.3f}, about {left:.0f} s left", flush=True)
+    def report(step: int, metrics: dict) -> None:
+        if step in (20, 100) or step % 500 == 0:
+            loss, seconds = float(metrics["loss"]), time.time() - started
+            print(f"{name}: step {step} of {job.recipe.steps}, loss {loss:.3f}, {seconds:.0f} s", flush=True)
 
-            outcome = run_job(
-                job,
-                store,
-                keep="final",
-                runtime=runtime,
-                on_step=report,
-                should_stop=lambda: time.perf_counter() - started > deadline,
-            )
-            print(f"{name}: {outcome} in {time.perf_counter() - begun_at:.0f} s", flush=True)
-            if outcome == "stopped":
-                return
-        records = json.loads((store.root / JobFiles(job.id).done).read_text())["records"]
-        accuracy = records[-1]["splits"]["test/all"]["accuracy"] if records else float("nan")
-        print(f"{name}: {accuracy:.1%} of the clean test images", flush=True)
-
-
-def extract(work: Path, out: Path, only: list[str], epochs: int) -> None:
-    """Writes logits and what methods need of the features, a few classifiers a file."""
-    import torch
-
-    from shiftbed.data import load as load_dataset
-    from shiftbed.training.model import load
-    from shiftbed.training.run import JobFiles
-
-    os.environ["SHIFTBED_DATA"] = str(work / "root")
-    test = load_dataset("CIFAR-10")["test"]
-    names = ["clean", *(f"{name}-{severity}" for name, severity in names_of_sets())]
-    sets = {name: np.load(work / "sets" / f"{name}.npy") for name in names}
-    count = len(sets["clean"])
-    found, device = [], "cpu"
-    for name in only:
-        job, runtime = job_of(name, work, epochs)
-        device = runtime.device
-        weights = work / "runs" / JobFiles(job.id).weights
-        if not weights.exists():
-            print(f"{name} is not trained: left out", flush=True)
-            continue
-        kept = work / "outputs" / f"{name}.npz"
-        if not kept.exists():
-            model = load(weights, device)
-            content = outputs_of(model.algorithm, np.asarray(test.inputs[count:]), sets, device)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(kept.with_suffix(".part.npz"), **content)
-            kept.with_suffix(".part.npz").replace(kept)
-            print(f"{name}: {kept.stat().st_size / 1e6:.1f} MB", flush=True)
-        found.append(name)
-        if device != "cpu":
-            torch.cuda.empty_cache()
-    out.mkdir(parents=True, exist_ok=True)
-    np.savez(
-        out / "labels.npz",
-        source=test.labels[count:].astype(np.uint8),
-        target=test.labels[:count].astype(np.uint8),
-        domains=np.array(names),
-        classifiers=np.array(found),
+    if time.time() > until:
+        return False
+    outcome = run_job(
+        job, store, keep="final", runtime=runtime, on_step=report, should_stop=lambda: time.time() > until
     )
-    for start in range(0, len(found), PER_FILE):
-        together = {}
-        for name in found[start : start + PER_FILE]:
-            with np.load(work / "outputs" / f"{name}.npz") as arrays:
-                together |= {f"{name}/{key}": arrays[key] for key in arrays}
-        np.savez(out / f"outputs-{start // PER_FILE}.npz", **together)
+    print(f"{name}: {outcome} after {time.time() - started:.0f} s", flush=True)
+    if outcome != "done":
+        return False
+    last = json.loads((store.root / files.done).read_text())["records"][-1]
+    content = outputs_of(store.root / files.weights, work, runtime)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write(kept, content)
+    accuracy, seconds = last["splits"]["test/all"]["accuracy"], time.time() - started
+    print(f"{name}: {accuracy:.1%} of the clean test images; all in {seconds:.0f} s", flush=True)
+    return True
 
 
-def outputs_of(algorithm, source: np.ndarray, sets: dict[str, np.ndarray], device: str) -> dict[str, np.ndarray]:
+def gather(work: Path, out: Path, done: list[str]) -> None:
+    """Writes the labels, and the file that the last of these classifiers belongs to."""
+    from shiftbed.data import load
+
+    labels = np.asarray(load("CIFAR-10")["test"].labels).astype(np.uint8)
+    count = len(np.load(work / "sets" / "clean.npy", mmap_mode="r"))
+    number, together = (len(done) - 1) // PER_FILE, {}
+    for name in done[number * PER_FILE :]:
+        with np.load(work / "outputs" / f"{name}.npz") as arrays:
+            together |= {f"{name}/{key}": arrays[key] for key in arrays}
+    out.mkdir(parents=True, exist_ok=True)
+    write(out / f"outputs-{number}.npz", together)
+    about = {"domains": np.array(domain_names()), "classifiers": np.array(done)}
+    write(out / "labels.npz", {"source": labels[count:], "target": labels[:count], **about})
+
+
+def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes arrays so that the file is there whole or not at all."""
+    made = path.with_suffix(".part.npz")
+    np.savez(made, **arrays)
+    made.replace(path)
+
+
+def outputs_of(weights: Path, work: Path, runtime) -> dict[str, np.ndarray]:
     """Logits in half precision; the Fréchet distance and bag of prototypes of the features.
 
     Features are taken in the 64 directions in which the source varies most.
@@ -265,12 +250,20 @@ def outputs_of(algorithm, source: np.ndarray, sets: dict[str, np.ndarray], devic
     from shiftbed.accuracy.methods import METHODS
     from shiftbed.accuracy.outputs import Outputs
     from shiftbed.accuracy.reference import Reference
+    from shiftbed.data import load as load_dataset
+    from shiftbed.training.device import numerics
+    from shiftbed.training.model import load
 
+    algorithm = load(weights, runtime.device).algorithm
+    count = len(np.load(work / "sets" / "clean.npy", mmap_mode="r"))
+    source = np.asarray(load_dataset("CIFAR-10")["test"].inputs[count:])
+
+    @torch.inference_mode()
     def logits_and_features(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits, features = [], []
-        with torch.inference_mode():
-            for start in range(0, len(images), 1000):
-                x = torch.tensor(images[start : start + 1000], device=device).permute(0, 3, 1, 2).float() / 255
+        with numerics("tf32", runtime):
+            for start in range(0, len(images), 2000):
+                x = torch.tensor(images[start : start + 2000], device=runtime.device).permute(0, 3, 1, 2).float() / 255
                 made = algorithm.featurizer(x)
                 logits.append(algorithm.classifier(made).float().cpu().numpy())
                 features.append(made.float().cpu().numpy())
@@ -286,8 +279,8 @@ def outputs_of(algorithm, source: np.ndarray, sets: dict[str, np.ndarray], devic
     reference = Reference(Outputs(logits, centred @ directions, np.zeros(len(logits), int)))
     content = {"source": logits.astype(np.float16), "variance kept": np.array(kept)}
     targets, distances, bags = [], [], []
-    for name, images in sets.items():
-        logits, features = logits_and_features(images)
+    for name in domain_names():
+        logits, features = logits_and_features(np.load(work / "sets" / f"{name}.npy"))
         domain = Outputs(logits, (features - middle) @ directions, name=name)
         targets.append(logits.astype(np.float16))
         distances.append(METHODS["frechet-distance"].score(domain, reference))
@@ -299,90 +292,99 @@ def outputs_of(algorithm, source: np.ndarray, sets: dict[str, np.ndarray], devic
     }
 
 
+class Kept:
+    """What classifiers said, as `train` left it; only those with at least some clean accuracy are used."""
+
+    def __init__(self, out: Path, clean_enough: float) -> None:
+        labels = dict(np.load(out / "labels.npz"))
+        self.arrays: dict[str, np.ndarray] = {}
+        for file in sorted(out.glob("outputs-*.npz")):
+            self.arrays |= dict(np.load(file))
+        self.source, self.target = (labels[key].astype(np.int64) for key in ("source", "target"))
+        self.domains = [str(name) for name in labels["domains"]]
+        self.groups = {name: name.rsplit("-", 1)[0] for name in self.domains}
+        self.clean = {str(name): self._clean(str(name)) for name in labels["classifiers"]}
+        self.used = [name for name, accuracy in self.clean.items() if accuracy >= clean_enough]
+        self._predicted = {
+            name: [logits.argmax(1).astype(np.uint8) for logits in (self._logits(name, 0), *self._targets(name))]
+            for name in self.used
+        }
+
+    def _clean(self, name: str) -> float:
+        return float((self.arrays[f"{name}/targets"][0].argmax(1) == self.target).mean())
+
+    def _targets(self, name: str) -> np.ndarray:
+        return self.arrays[f"{name}/targets"]
+
+    def _logits(self, name: str, place: int) -> np.ndarray:
+        return self.arrays[f"{name}/source"] if place == 0 else self._targets(name)[place - 1]
+
+    def outputs(self, name: str, change=lambda domain: domain):
+        """The outputs of a classifier on the source and on all domains, with the others for its pool."""
+        from shiftbed.accuracy.outputs import Outputs
+
+        others = [self._predicted[other] for other in self.used if other != name]
+
+        def of(place: int, labels: np.ndarray, called: str) -> Outputs:
+            pool = np.stack([other[place] for other in others]) if others else None
+            return Outputs(self._logits(name, place).astype(np.float32), None, labels, pool, called)
+
+        domains = (change(of(place, self.target, domain)) for place, domain in enumerate(self.domains, 1))
+        return of(0, self.source, "source"), domains
+
+    def scores(self, names: list[str], change=lambda domain: domain, **how):
+        """What methods say of some classifiers, on domains that are changed first."""
+        from shiftbed.accuracy.studies import score_classifiers
+
+        return score_classifiers({name: partial(self.outputs, name, change) for name in names}, self.groups, **how)
+
+
 def tables(out: Path, docs: Path, clean_enough: float = CLEAN_ENOUGH) -> None:
     """All tables and pictures."""
-    from shiftbed.accuracy import pictures, studies
-    from shiftbed.accuracy.outputs import Outputs
+    from shiftbed.accuracy import studies
+    from shiftbed.accuracy.pictures import text_table
+    from shiftbed.accuracy.predict import DIRECT
+    from shiftbed.accuracy.study import reductions, write_study
+    from shiftbed.data import card
+    from shiftbed.training.store import write_json
 
-    labels = dict(np.load(out / "labels.npz"))
-    arrays: dict[str, np.ndarray] = {}
-    for file in sorted(out.glob("outputs-*.npz")):
-        arrays |= dict(np.load(file))
-    source_labels, target_labels = (labels[key].astype(np.int64) for key in ("source", "target"))
-    clean = {
-        str(name): float((arrays[f"{name}/targets"][0].argmax(1) == target_labels).mean())
-        for name in labels["classifiers"]
-    }
-    used = [name for name, accuracy in clean.items() if accuracy >= clean_enough]
-    print(f"Clean accuracy: {', '.join(f'{name} {clean[name]:.1%}' for name in clean)}")
-    print(f"{len(used)} of {len(clean)} classifiers have at least {clean_enough:.0%} and are used.")
-    names = [str(name) for name in labels["domains"]]
-    groups = {name: name.rsplit("-", 1)[0] for name in names}
-    predicted = {name: arrays[f"{name}/targets"].argmax(2).astype(np.uint8) for name in used}
-    at_source = {name: arrays[f"{name}/source"].argmax(1).astype(np.uint8) for name in used}
-
-    def outputs(name: str, change=lambda domain: domain):
-        def make():
-            others = [other for other in used if other != name]
-            pool = np.stack([at_source[other] for other in others]) if others else None
-            source = Outputs(arrays[f"{name}/source"].astype(np.float32), None, source_labels, pool, "source")
-
-            def domains():
-                for place, domain in enumerate(names):
-                    pool = np.stack([predicted[other][place] for other in others]) if others else None
-                    logits = arrays[f"{name}/targets"][place].astype(np.float32)
-                    yield change(Outputs(logits, None, target_labels, pool, domain))
-
-            return source, domains()
-
-        return make
-
-    started = time.perf_counter()
-    scores = studies.score_classifiers({name: outputs(name) for name in used}, groups)
-    print(f"All methods on {len(used)} classifiers × {len(names)} domains: {time.perf_counter() - started:.0f} s")
+    kept, started = Kept(out, clean_enough), time.perf_counter()
+    used = kept.used
+    print(f"Clean accuracy: {', '.join(f'{name} {accuracy:.1%}' for name, accuracy in kept.clean.items())}")
+    print(f"{len(used)} of {len(kept.clean)} classifiers have at least {clean_enough:.0%} and are used.")
+    scores = kept.scores(used)
+    print(
+        f"All methods on {len(used)} classifiers × {len(kept.domains)} domains: {time.perf_counter() - started:.0f} s"
+    )
     for method in ("frechet-distance", "bop-js"):
-        scores.values[method] = np.stack([arrays[f"{name}/{method}"] for name in used])
-    span = 100 * np.ptp(scores.accuracies)
-    print(f"Accuracies span {span:.0f} points.")
-    docs.mkdir(parents=True, exist_ok=True)
-    table = studies.mae_table(scores, by_group=True)
-    results = {
-        "classifiers": {name: clean[name] for name in used},
-        "span": float(span),
-        "mae": table,
-        "mae, single domains left out": studies.mae_table(scores),
-        "beside the paper": studies.beside_paper(table),
-        "direct": studies.direct_table(scores),
-        "coverage": studies.coverage_table(scores),
-        "summary": [studies.fit_summary(scores, name, by_group=True) for name in scores.values],
-        "spread": studies.spread_table(scores, by_group=True),
-        "difficulty": studies.difficulty_table(scores, by_group=True),
-        "groups": studies.group_agreement(scores),
-    }
+        scores.values[method] = np.stack([kept.arrays[f"{name}/{method}"] for name in used])
+    scores = scores.varying()
+    calibrated = kept.scores(used, methods=DIRECT, calibrated=True)
+    made = write_study(scores, docs, calibrated)
     one = "cifar-resnet44" if "cifar-resnet44" in used else used[0]  # the paper changes the sets of this one
     few = [name for name in scores.values if name not in ("frechet-distance", "bop-js", "aline-s")]
-    sizes = [size for size in (100, 200, 500, 1000) if size < len(target_labels)]
-    changed = {f"{size} images": lambda domain, size=size: studies.of_size(domain, size) for size in sizes} | {
-        f"without {' and '.join(map(str, gone))}": lambda domain, gone=gone: studies.of_classes(domain, gone)
-        for gone in ((3,), (5,), (6,), (8,), (4, 7), (3, 5))
+    reduced = reductions(len(kept.target), card("CIFAR-10").classes)
+    after = {what: kept.scores([one], change, methods=few).varying() for what, change in reduced.items()}
+    changes = studies.change_table(kept.scores([one], methods=few).varying(), after, by_group=True)
+    made |= {
+        "classifiers": {name: kept.clean[name] for name in used},
+        "span": float(100 * np.ptp(scores.accuracies)),
+        "variance kept": {name: float(kept.arrays[f"{name}/variance kept"]) for name in used},
+        "beside the paper": studies.beside_paper(made["mae, groups left out"]),
+        "summary": [studies.fit_summary(scores, name, by_group=True) for name in scores.values],
+        "changes": changes,
     }
-    after = {
-        what: studies.score_classifiers({one: outputs(one, change)}, groups, few) for what, change in changed.items()
-    }
-    first = studies.score_classifiers({one: outputs(one)}, groups, few)
-    results["changes"] = studies.change_table(first, after, by_group=True)
-    (docs / "accuracy_study.json").write_text(json.dumps(results, indent=1))
-    pictures.scatter(scores, docs / "accuracy_scatter.png", used[0])
-    pictures.errors_by_accuracy(scores, docs / "accuracy_errors.png", "atc-mc")
-    pictures.spread(scores, docs / "accuracy_spread.png")
-    for name in ("beside the paper", "direct", "coverage", "changes"):
-        print(f"\n{name}\n{pictures.text_table(results[name])}")
+    write_json(made, docs / "study.json")
+    write_json(changes, docs / "changes.json")
+    print(f"Accuracies span {made['span']:.0f} points.")
+    for name in ("beside the paper", "direct", "direct, calibrated", "summary", "coverage", "changes"):
+        print(f"\n{name}\n{text_table(made[name])}")
 
 
 def main() -> None:
     """Parses and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pack", "data", "train", "extract", "tables"))
+    parser.add_argument("what", choices=("pack", "data", "train", "tables"))
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=EPOCHS)
@@ -396,9 +398,7 @@ def main() -> None:
     elif given.what == "data":
         data(*given.paths, limit=given.limit)
     elif given.what == "train":
-        train(given.paths[0], given.workers, given.only, given.epochs, given.deadline)
-    elif given.what == "extract":
-        extract(*given.paths, only=given.only, epochs=given.epochs)
+        train(*given.paths, given.only, given.workers, given.epochs, given.deadline)
     else:
         tables(*given.paths, clean_enough=given.clean)
 

@@ -1,10 +1,11 @@
 """Places datasets on the plane of diversity and correlation shift: docs/shift-plane.png.
 
-    python scripts/shift_plane.py [DATASET ...] [--features resnet50 --weights FILE] [--size 128] [--device cuda]
+    python scripts/shift_plane.py [DATASET ...] [--device cuda]
 
-Without names, the built-in datasets. Others must be prepared. A dataset whose domains are left out in turn lies at the
-mean over its domains, as in OoD-Bench; ColoredDigits and ColoredMNIST are tested on their last domain. The numbers are
-kept in docs/shift-plane.json, so that places measured elsewhere stay when others are added.
+Without names, the built-in datasets. Others must be prepared; DATASET=NAME gives a place another name. A dataset whose
+domains are left out in turn lies at the mean over its domains, as in OoD-Bench; ColoredDigits and ColoredMNIST are
+tested on their last domain. The numbers are kept in docs/shift-plane.json, so that places measured elsewhere stay when
+others are added.
 """
 
 import argparse
@@ -30,11 +31,15 @@ def mean(found: list[ShiftEstimate]) -> ShiftEstimate:
     return ShiftEstimate(found[0].name, value, error, (low, high), min(one.count for one in found))
 
 
-def place(name: str, **options: str | int | None) -> tuple[ShiftEstimate, ShiftEstimate]:
+def place(name: str, device: str | None) -> tuple[ShiftEstimate, ShiftEstimate]:
     """The diversity and correlation shift of a dataset."""
-    domains = [domain.name for domain in load(name).domains]
+    dataset = load(name)
+    domains = [domain.name for domain in dataset.domains]
     tests = domains[-1:] if name.startswith("Colored") else domains
-    found = [measure_shift(name, test=[test], baseline=False, **options) for test in tests]  # type: ignore[arg-type]
+    found = []
+    for test in tests:
+        found.append(measure_shift(dataset, test=[test], baseline=False, device=device))
+        print(name, test, found[-1].diversity, found[-1].correlation, flush=True)
     return mean([one.diversity for one in found]), mean([one.correlation for one in found])
 
 
@@ -43,15 +48,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("datasets", nargs="*", default=BUILT_IN)
     arguments.add_argument("--device")
-    arguments.add_argument("--features", help="measure the features of this network")
-    arguments.add_argument("--weights", dest="features_weights", help="its weights")
-    arguments.add_argument("--size", type=int, help="bring images to this side first")
-    options = vars(arguments.parse_args())
-    datasets = options.pop("datasets")
+    asked = arguments.parse_args()
     numbers = DOCS / "shift-plane.json"
     kept = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
-    for name in datasets:
-        kept[name] = [one.as_json() for one in place(name, **options)]
+    for dataset in asked.datasets:
+        source, _, name = dataset.partition("=")
+        name = name or source
+        kept[name] = [one.as_json() for one in place(source, asked.device)]
         print(name, *(f"{one['name']} {one['value']:.3f} ± {one['standard_error']:.3f}" for one in kept[name]))
         numbers.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     points = {name: tuple(map(ShiftEstimate.from_json, both)) for name, both in kept.items()}

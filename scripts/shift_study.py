@@ -4,13 +4,20 @@ Each study adds its numbers to docs/shift.json, so that they can be run one at a
 
     python scripts/shift_study.py closed-forms     about 5 minutes on one core
     python scripts/shift_study.py coverage         about 5 minutes on one core
-    python scripts/shift_study.py table-3 [MNIST] [OUT]  the folders of the IDX files and of finished measurements
+    python scripts/shift_study.py table-3 MNIST OUT    the folders of the IDX files and of finished measurements
+    python scripts/shift_study.py figure-4 MNIST OUT   the same; about 10 minutes on one core
+    python scripts/shift_study.py pack PACS.npz [--weights FILE]  PACS at 128 px under the data root, and its features
+    python scripts/shift_study.py nico DATASET OUT     NICO++'s Table 1 on a prepared dataset
     python scripts/shift_study.py page             the page only
+
+Interrupted or out of `--seconds`, table-3, figure-4 and nico keep what is finished and go on from there next time.
 """
 
+import argparse
 import json
-import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +25,15 @@ import numpy as np
 
 from shiftbed import published
 from shiftbed.benchmarks.spec import find
-from shiftbed.data import Card, Domain, MultiDomainDataset
+from shiftbed.data import Card, Domain, MultiDomainDataset, load
+from shiftbed.data.arrays import write_arrays
+from shiftbed.data.roots import pack_folder, prepared_names
 from shiftbed.shift.closed_forms import CLOSED_FORMS, coloured_correlation
+from shiftbed.shift.features import samples_of
 from shiftbed.shift.measure import measure_shift
+from shiftbed.shift.nico import nico_table_1
 from shiftbed.shift.studies import run
+from shiftbed.training.device import find_runtime
 
 DOCS = Path(__file__).parent.parent / "docs"
 RESULTS, PAGE = DOCS / "shift.json", DOCS / "shift.md"
@@ -67,14 +79,75 @@ def halves_of(halves: list[Domain]) -> MultiDomainDataset:
     return MultiDomainDataset(card, tuple(halves))
 
 
-def table_3(results: dict[str, Any], folder: Path | None, kept: Path) -> None:
+@dataclass
+class Clock:
+    """Ends a study when the time that is left is shorter than its longest step so far."""
+
+    seconds: float
+    started: float = field(default_factory=time.monotonic)
+    longest: float = 0.0
+
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def within(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """The steps for which there is time."""
+        while self.spent() + self.longest < self.seconds:
+            before = self.spent()
+            try:
+                step = next(steps)
+            except StopIteration:
+                return
+            self.longest = max(self.longest, self.spent() - before)
+            yield step
+        print(f"stopped after {self.spent():.0f} s: run it again to go on", flush=True)
+
+
+def table_3(results: dict[str, Any], folder: Path | None, kept: Path, clock: Clock) -> None:
     """OoD-Bench's Table 3 by the three methods, beside EMD, MMD and NI."""
     found = results.setdefault("table 3", {})
-    for one in run(find("ood-bench-table-3").parts[0], kept, folder):
+    for one in clock.within(run(find("ood-bench-table-3").parts[0], kept, folder)):
         labels = one["labels"]
         found.setdefault(labels["setting"], {})[labels["measure"]] = [one["mean"], one["spread"]]
         save(results)
-        print(labels["setting"], labels["measure"], one["mean"], one["spread"], flush=True)
+        print(f"{clock.spent():6.0f} s", labels["setting"], labels["measure"], one["mean"], one["spread"], flush=True)
+
+
+def figure_4(folder: Path | None, kept: Path, clock: Clock) -> None:
+    """OoD-Bench's Figure 4: the three heat maps, in the folder of measurements."""
+    for part in find("ood-bench-figure-4").parts:
+        for one in clock.within(run(part, kept, folder)):
+            print(f"{clock.spent():6.0f} s  {part.name}  {one['labels']['setting']}: {one['mean']:.3f}", flush=True)
+
+
+def pack(archive: Path, weights: Path | None) -> None:
+    """PACS at 128 px as a prepared dataset, and the features of a ResNet-50 as another."""
+    from audit_study import NAME, write_data  # the neighbour, which packs the same archive
+
+    write_data(archive)
+    made = f"{NAME}-resnet50"
+    if weights is None or made in prepared_names():
+        return
+    images = load(NAME)
+    domains = []
+    for domain in images.domains:
+        one = samples_of(images, [domain.name], network="resnet50", weights=str(weights), device=find_runtime().device)
+        domains.append(Domain(domain.name, one[domain.name].inputs, np.asarray(one[domain.name].labels)))
+        print(domain.name, domains[-1].inputs.shape, flush=True)
+    summary = "Features of a ResNet-50 (ImageNet, supervised) of PACS at 128 px"
+    card = images.card.model_copy(update={"name": made, "summary": summary, "input_shape": (2048,)})
+    write_arrays(domains, card, pack_folder(made))
+
+
+def nico(results: dict[str, Any], dataset: str, kept: Path, clock: Clock, runs: int, **options: Any) -> None:
+    """NICO++'s Table 1, a run at a time."""
+    saved = kept / f"{dataset}.json"
+    for means in clock.within(nico_table_1(dataset, count, saved=saved, **options) for count in range(1, runs + 1)):
+        found = {name: [one.value, one.standard_error] for name, one in means.items()}
+        results.setdefault("nico table 1", {})[dataset] = found
+        save(results)
+        print(f"{clock.spent():6.0f} s", found, flush=True)
 
 
 def save(results: dict[str, Any]) -> None:
@@ -148,16 +221,29 @@ def _table_3(found: dict[str, dict[str, list[float]]]) -> list[str]:
 
 def main() -> None:
     """Runs one study and writes the page."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("study")
+    arguments.add_argument("source", nargs="?", help="MNIST's folder, PACS's archive, or a dataset's name")
+    arguments.add_argument("out", nargs="?", type=Path, default=Path("shiftbed-benchmark"))
+    arguments.add_argument("--seconds", type=float, default=float("inf"), help="stop when so many are spent")
+    arguments.add_argument("--weights", type=Path, help="of the ResNet-50")
+    arguments.add_argument("--runs", type=int, default=5, help="of nico")
+    arguments.add_argument("--network", help="of nico")
+    asked = arguments.parse_args()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else None
-    kept = Path(sys.argv[3] if len(sys.argv) > 3 else "shiftbed-benchmark")
+    source = asked.source and Path(asked.source)
+    clock = Clock(asked.seconds)
+    network = {"network": asked.network} if asked.network else {}
     studies: dict[str, Callable[[], None]] = {
         "closed-forms": lambda: closed_forms(results),
         "coverage": lambda: coverage(results),
-        "table-3": lambda: table_3(results, folder, kept),
+        "table-3": lambda: table_3(results, source, asked.out, clock),
+        "figure-4": lambda: figure_4(source, asked.out, clock),
+        "pack": lambda: pack(source, asked.weights),
+        "nico": lambda: nico(results, asked.source, asked.out, clock, asked.runs, **network),
         "page": lambda: None,
     }
-    studies[sys.argv[1]]()
+    studies[asked.study]()
     PAGE.write_text(page(results), encoding="utf-8")
 
 

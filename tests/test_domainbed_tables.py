@@ -7,7 +7,9 @@ that every cell has a mean 5/3 above that of trial 0.
 
 import json
 import math
+from itertools import combinations, product
 
+import numpy as np
 import pytest
 
 from shiftbed.sweeps.domainbed_format import import_domainbed
@@ -134,3 +136,52 @@ def test_the_three_printed_tables(store):
 def test_the_sample_standard_error_is_larger(store):
     (table,) = read_tables(store, ["oracle"])
     assert table.estimates["ERM", AVERAGE].standard_error == pytest.approx(SAMPLE)
+
+
+def random_sweep(random):
+    """A sweep of two trials, some of whose runs are missing: trials × draws × one or two environments."""
+    for trial, draw, count in product(range(2), range(3), (1, 2)):
+        for tested in combinations(range(3), count):
+            if count == 1 or random.random() > 0.1:
+                known = [{f"env{e}_{p}": random.integers(100, 999) / 10 for e in range(3) for p in ("in", "out")}]
+                known += [{name: random.integers(100, 999) / 10 for name in known[0]}]
+                yield [row(tested, draw, trial, place, one) for place, one in enumerate(known)]
+
+
+def picked(runs, rule, test, trial):
+    """What DomainBed's rule reports for a test environment, run by run and record by record."""
+    best = (-1, None)
+    mine = {(r[0]["args"]["hparams_seed"], *r[0]["args"]["test_envs"]): r for r in runs if is_of(r, trial)}
+    for draw in range(3):
+        alone = mine[draw, test]
+        others = [e for e in range(3) if e != test]
+        pairs = [mine.get((draw, *sorted((test, other)))) for other in others]
+        if rule == "training-domain-validation":
+            scores = [np.mean([one[f"env{e}_out_acc"] for e in others]) for one in alone]
+        elif rule == "oracle":
+            scores = [-1, alone[-1][f"env{test}_out_acc"]]
+        elif None in pairs:
+            continue
+        else:
+            both = zip(*pairs, strict=True)
+            scores = [np.mean([one[f"env{e}_in_acc"] for e, one in zip(others, some, strict=True)]) for some in both]
+        if max(scores) >= best[0]:
+            best = (max(scores), alone[int(np.argmax(scores))][f"env{test}_in_acc"])
+    return best[1]
+
+
+def is_of(run, trial):
+    return run[0]["args"]["trial_seed"] == trial
+
+
+def test_random_sweeps_have_the_numbers_of_a_second_implementation(tmp_path):
+    runs = list(random_sweep(np.random.default_rng(9)))
+    for number, rows in enumerate(runs):
+        write(tmp_path / "sweep" / str(number), rows, done=True)
+    import_domainbed(tmp_path / "sweep", tmp_path / "store")
+    for table in read_tables(tmp_path / "store", RULES, se="population"):
+        cells = np.array([[picked(runs, table.selection.name, test, t) for t in range(2)] for test in range(3)], float)
+        cells = np.vstack([cells, cells.mean(axis=0)])  # and the average
+        shown = next(line for line in as_text(table).splitlines() if line.startswith("ERM")).replace("†", "").split()
+        assert shown[1::2] == [f"{100 * np.mean(values):.1f}" for values in cells], "halves are rounded alike"
+        assert shown[2::2] == [f"±{100 * np.std(values / np.sqrt(2)):.1f}" for values in cells]

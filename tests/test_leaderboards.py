@@ -1,5 +1,8 @@
 """Leaderboards and ranking scores against the papers' own numbers and numbers computed by hand."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,8 +10,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shiftbed import published
+from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS
+from shiftbed.shift.estimates import ShiftEstimate, dominant
+from shiftbed.shift.kept import shift_kinds
 from shiftbed.tables import Leaderboard, leaderboards, make_tables, ranking_grid, ranking_score, ranks, render, spearman
 from shiftbed.tables.estimates import spearman_interval
 from tests.made_records import made_job
@@ -155,8 +161,32 @@ def test_kinds_of_shift_stand_side_by_side():
     grid = ranking_grid(board_of(VALUES))
     scores = {row["algorithm"]: (row["diversity"], row["correlation"], row["unknown"]) for row in grid.data}
     assert scores == {"ERM": (0, 0, 0), "CORAL": (1, -1, 1), "IRM": (-1, 0, None)}
-    known = ranking_grid(board_of(VALUES), {"Toy": "correlation"})
-    assert known.columns == ["diversity (1)", "correlation (2)"]
+    assert grid.commands == [("To measure what kind of shift Toy has:", "shiftbed shift Toy --out=DIR/shift")]
+    known = ranking_grid(board_of(VALUES), {"Toy": "correlation", "PACS": None})
+    assert known.columns == ["diversity (1)", "correlation (2)"] and not known.commands
+    assert "correlation: CelebA, Toy (measured)." in known.notes
+    assert "diversity: PACS (measured, neither kind dominates)." in known.notes, "so the card counts"
+
+
+def test_a_stored_estimate_says_the_kind_of_shift(tmp_path):
+    (tmp_path / "shift").mkdir()
+    for name, width in (("Toy", 0.1), ("Unsure", 0.5)):
+        pair = [
+            ShiftEstimate(kind, v, interval=(v - width, v + width))
+            for kind, v in (("diversity", 0.2), ("correlation", 0.6))
+        ]
+        found = {one.name: one.as_json() for one in pair}
+        (tmp_path / "shift" / f"{name}.json").write_text(json.dumps({"dataset": name, **found}))
+    (tmp_path / "shift" / "Toy-matrix.json").write_text('{"cells": []}')
+    assert shift_kinds(tmp_path) == {"Toy": "correlation", "Unsure": None}
+    assert shift_kinds(tmp_path / "elsewhere") == {}
+
+
+def test_the_cards_of_built_in_datasets_say_what_was_measured():
+    measured = json.loads((Path(__file__).parents[1] / "docs" / "shift-plane.json").read_text())
+    for name, pair in measured.items():
+        assert card(name).shift == dominant(*map(ShiftEstimate.from_json, pair))
+    assert set(measured) >= {"ColoredDigits", "RotatedDigits"}
 
 
 def test_a_ranking_score_needs_erm_s_standard_error():

@@ -249,7 +249,7 @@ def test_many_algorithms_are_compared_with_erm_in_few_words():
     made = {name: place / 10 for place, name in enumerate(["ERM", *names])}
     jobs = [record(name, d, t, 0, 0.9, test) for name, test in made.items() for d in DOMAINS for t in range(4)]
     (note,) = (note for note in table_of(jobs).notes() if note.startswith("Against ERM"))
-    assert note.startswith("Against ERM, in points (permutation test of pairs of trial and domain; p where it is below")
+    assert note.startswith("Against ERM, in points (permutation test of pairs of trial and domain; n = 12 unless said, p")
     assert "A8 +90.0 (p = 0.00" in note and note.index("A8 ") < note.index("A0 ")
     few = [job for job in jobs if job.description["algorithm"] in ("ERM", "A0")]
     (note,) = (note for note in table_of(few).notes() if note.startswith("Against ERM"))

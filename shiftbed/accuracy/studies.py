@@ -89,6 +89,7 @@ def score_classifiers(
     classifiers: Mapping[str, Callable[[], tuple[Outputs, Domains]]],
     groups: Mapping[str, str],
     methods: Sequence[str] = (),
+    calibrated: bool = False,
     on_progress: Callable[[str, int, int], None] = lambda part, done, total: None,
 ) -> Scores:
     """Scores every classifier on every domain by every method it has what is needed for.
@@ -100,6 +101,7 @@ def score_classifiers(
         classifiers: By name, a function that gives a classifier's outputs on the source, and on each labelled domain.
         groups: The group of each domain, by its name; those without one are their own.
         methods: Names; all that can be computed by default.
+        calibrated: Divide every classifier's logits by one temperature, fitted on the source.
         on_progress: Called with what is being done, how much is done, and how much there is.
     """
     rows: list[dict[str, list[float]]] = []
@@ -110,6 +112,9 @@ def score_classifiers(
         on_progress("classifiers", place, len(classifiers))
         source, domains = outputs()
         reference = Reference(source)
+        temperature = reference.temperature if calibrated else 1.0
+        if calibrated:
+            reference = reference.calibrated()
         usable = [METHODS[name] for name in methods or METHODS if not METHODS[name].missing(source)]
         scores: dict[str, list[float]] = {method.name: [] for method in usable}
         names, images, right = [], [], []
@@ -117,8 +122,9 @@ def score_classifiers(
             names.append(domain.name)
             images.append(len(domain))
             right.append(domain.accuracy)
+            asked = domain.scaled(temperature) if calibrated else domain
             for method in usable:
-                scores[method.name].append(_score_or_nan(method, domain, reference))
+                scores[method.name].append(_score_or_nan(method, asked, reference))
         rows.append(scores)
         accuracies.append(right)
     on_progress("classifiers", len(classifiers), len(classifiers))

@@ -14,6 +14,7 @@ from shiftbed.accuracy import pictures, studies
 from shiftbed.accuracy.domains import corrupted, held_out, of_dataset
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.outputs import Outputs
+from shiftbed.accuracy.predict import DIRECT
 from shiftbed.errors import DataError
 from shiftbed.training.model import Model, load
 from shiftbed.training.store import LocalStore, write_json
@@ -56,7 +57,7 @@ def study(
         raise DataError(f"There are no weights in {runs}; `shiftbed train` keeps them.")
     pool = Pool(folders, () if on is None else (on,), source, device, on_progress)
     found = pool.scores()
-    made = write_study(found, Path(out))
+    made = write_study(found, Path(out), pool.scores(methods=DIRECT, calibrated=True))
     if changes:
         reduced = reductions(int(found.images.min()), pool.classes)
         after = {what: pool.scores(change).varying() for what, change in reduced.items()}
@@ -117,6 +118,7 @@ class Pool:
         change: Change = lambda domain: domain,
         of: Sequence[int] | None = None,
         methods: Sequence[str] = (),
+        calibrated: bool = False,
     ) -> studies.Scores:
         """What methods say of the models, each with all others for its pool.
 
@@ -124,11 +126,12 @@ class Pool:
             change: What is done to every domain first.
             of: The places of the models; all by default.
             methods: Names; all that can be computed by default.
+            calibrated: Divide every model's logits by one temperature, fitted on the source.
         """
         places = range(len(self.names)) if of is None else of
         outputs = {self.names[place]: partial(self._outputs, place, change) for place in places}
         groups = {domain.name: domain.group for domain in self._domains}
-        return studies.score_classifiers(outputs, groups, methods, self._on_progress)
+        return studies.score_classifiers(outputs, groups, methods, calibrated, self._on_progress)
 
     def _outputs(self, place: int, change: Change) -> tuple[Outputs, Iterator[Outputs]]:
         """A model's outputs on the source and, one after the other, on the domains."""
@@ -157,8 +160,14 @@ def reductions(images: int, classes: Sequence[str]) -> dict[str, Change]:
     return made
 
 
-def write_study(scores: studies.Scores, out: Path) -> dict[str, Any]:
-    """Writes the tables as JSON and the pictures beside it; a method whose score is constant is left out."""
+def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -> dict[str, Any]:
+    """Writes the tables as JSON and the pictures beside it; a method whose score is constant is left out.
+
+    Args:
+        scores: What methods say.
+        out: The folder.
+        calibrated: What methods that are estimates themselves say of calibrated models.
+    """
     constant = [name for name in scores.values if name not in scores.varying().values]
     scores = scores.varying()
     columns = {name: [name] for name in dict.fromkeys(scores.groups.tolist())}
@@ -168,6 +177,7 @@ def write_study(scores: studies.Scores, out: Path) -> dict[str, Any]:
         "mae, groups left out": studies.mae_table(scores, by_group=True),
         "correlation": studies.correlation_table(scores),
         "direct": studies.direct_table(scores),
+        "direct, calibrated": studies.direct_table(calibrated),
         "coverage": studies.coverage_table(scores),
         "spread": studies.spread_table(scores, by_group=True),
         "difficulty": studies.difficulty_table(scores, by_group=True),

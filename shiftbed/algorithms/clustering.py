@@ -18,6 +18,7 @@ from shiftbed.hparams import Space, choice, log_uniform
 
 EPOCH_BATCH = 256
 CHUNK = 4096  # rows at a time, so that no matrix of all points by all clusters is formed
+FEW = 2**20  # numbers; so few are clustered on the host, where an iteration waits for no device
 
 
 @torch.no_grad()
@@ -88,6 +89,8 @@ def kmeans(
 
     A run ends when its centroids have almost stopped: when they moved by 1e-4 of the points' mean variance in all.
     """
+    device = points.device
+    points = points.cpu() if points.numel() < FEW else points
     best, least = points[:count], math.inf
     small = 1e-4 * points.var(0, correction=0).mean()
     for _ in range(restarts):
@@ -100,7 +103,7 @@ def kmeans(
         error = float((points - centroids[nearest(points, centroids)]).square().sum())
         if error < least:
             best, least = centroids, error
-    return best, nearest(points, best)
+    return best.to(device), nearest(points, best).to(device)
 
 
 def principal_axes(points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from shiftbed.benchmarks.spec import Benchmark, Part, SweepPart
@@ -12,6 +13,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.published import Cell
 from shiftbed.published import table as published_table
 from shiftbed.selection import SELECTIONS
+from shiftbed.shift.kept import shift_kinds
 from shiftbed.sweeps.designs import DESIGNS, Spread
 from shiftbed.tables import Estimate, Grid, Leaderboard, Table, ranking_grid
 from shiftbed.tables.grids import MISSING, Entry
@@ -117,18 +119,19 @@ def paper_board(
     return Leaderboard(f"the paper ({benchmark.paper})", estimates, units, dict.fromkeys(estimates))
 
 
-def scores_beside(board: Leaderboard, tables: Sequence[str]) -> Grid | None:
+def scores_beside(board: Leaderboard, tables: Sequence[str], folder: str | Path) -> Grid | None:
     """OoD-Bench's ranking scores of a leaderboard, and the paper's; None where the paper has none or ERM no error.
 
     Args:
         board: Our leaderboard.
         tables: The published tables of the benchmark.
+        folder: The sweep's folder, beside whose records shift may have been measured.
     """
     printed = {cell.algorithm: cell.mean for name in tables for cell in published_table(name) if cell.measure == SCORE}
     if not printed:
         return None
     try:
-        grid = ranking_grid(board)
+        grid = ranking_grid(board, shift_kinds(folder), str(folder))
     except ShiftbedError:  # one trial has no error to compare with
         return None
     scores = [(name, printed.get(name)) for name, _ in grid.rows]

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shiftbed.algorithms import ALGORITHMS, load_code
 from shiftbed.audit.ledger import read_tables
@@ -53,6 +53,8 @@ def benchmark(
     draws: int | None = None,
     trials: int | None = None,
     steps: int | None = None,
+    selections: Sequence[str] = (),
+    train: bool = True,
     workers: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
@@ -73,6 +75,9 @@ def benchmark(
         draws: Draws, instead of the paper's.
         trials: Trials, instead of the paper's.
         steps: Updates, instead of the recipe's.
+        selections: Only these of its selections.
+        train: Run what is not done yet; without it the tables show the records there are, and neither data nor initial
+            weights have to be here.
         workers: Processes.
         device: Where to train.
         precision: The arithmetic.
@@ -89,9 +94,11 @@ def benchmark(
     for path in code:
         load_code(Path(path))
     whole = load(name)
-    asked = narrowed(whole, datasets, algorithms, parts, draws, trials, steps)
+    asked = narrowed(whole, datasets, algorithms, parts, draws, trials, steps, selections)
     if asked.kind != "sweep":
         return Outcome(asked, [_measured(whole, part, Path(out), on_number) for part in asked.parts])
+    if not train:
+        return Outcome(asked, results(whole, asked, out, precision))
     precision = precision or default_precision(find_runtimes(device)[0])
     requests = [request_of(part, precision) for part in _sweep_parts(asked)]
     progress = sweep(
@@ -123,6 +130,7 @@ def narrowed(
     draws: int | None = None,
     trials: int | None = None,
     steps: int | None = None,
+    selections: Sequence[str] = (),
 ) -> Benchmark:
     """A stated part of a benchmark.
 
@@ -145,12 +153,24 @@ def narrowed(
         if chosen:
             others = [name for name in chosen if name not in whole.algorithms]
             changed = [part.model_copy(update={"algorithms": _kept(part, chosen, others)}) for part in changed]
-        kept = [part for part in changed if part.algorithms]
-    elif algorithms or draws or trials or steps:
+        changed = _selected(whole, changed, selections)
+        kept = [part for part in changed if part.algorithms and part.selections]
+    elif algorithms or draws or trials or steps or selections:
         raise ShiftbedError(f"Benchmark {whole.name} trains nothing: only its datasets and parts can be chosen.")
     if not kept:
         raise ShiftbedError(f"Nothing of benchmark {whole.name} is left; name fewer datasets, algorithms or parts.")
     return whole.model_copy(update={"parts": tuple(kept)})
+
+
+def _selected(whole: Benchmark, parts: list[SweepPart], selections: Sequence[str]) -> list[SweepPart]:
+    """Parts with some of their selections; with all if none is named."""
+    known = list(dict.fromkeys(name for part in parts for name in part.selections))
+    _refuse_unknown(selections, known, f"Benchmark {whole.name} has no selection")
+    wanted = selections or known
+    return [
+        part.model_copy(update={"selections": tuple(name for name in part.selections if name in wanted)})
+        for part in parts
+    ]
 
 
 def _refuse_unknown(names: Sequence[str], known: Sequence[str], words: str) -> None:
@@ -233,16 +253,16 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
         whole: The benchmark as its file has it.
         asked: The part that was asked for.
         out: The folder.
-        precision: The arithmetic of the jobs.
+        precision: The arithmetic of the jobs; any, if it is not said.
     """
-    precision = precision or default_precision(find_runtimes()[0])
+    precisions = get_args(Precision) if precision is None else (precision,)
     rules = list(dict.fromkeys(name for part in _sweep_parts(asked) for name in part.selections))
     found = read_tables(out, rules)
     original = {part.name: part for part in _sweep_parts(whole)}
     grids: list[Grid] = []
     shown: list[tuple[SweepPart, Table]] = []
     for part in _sweep_parts(asked):
-        settings = {job.setting for job in plan(request_of(part, precision))}
+        settings = {job.setting for one in precisions for job in plan(request_of(part, one))}
         for table in found:
             if table.about["setting"] in settings and table.selection.name in part.selections:
                 own, paper = _only(table, part), original[part.name]
@@ -250,7 +270,7 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
                 shown.append((paper, table))
     cited = list(dict.fromkeys(name for part, _ in shown if part.published for name in part.published.tables))
     for board in leaderboards([table for _, table in shown]):
-        scores = scores_beside(board, cited)
+        scores = scores_beside(board, cited, out)
         grids += [board.grid(paper_board(whole, board, shown)), *([scores] if scores else [])]
     return grids
 

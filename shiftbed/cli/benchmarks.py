@@ -69,6 +69,8 @@ def benchmark(
     draws: Annotated[int | None, typer.Option(min=1, help="Draws, instead of the paper's.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Trials, instead of the paper's.")] = None,
     steps: Steps = None,
+    selection: Annotated[list[str] | None, typer.Option(help="Only this of its selections (repeatable).")] = None,
+    train: Annotated[bool, typer.Option(help="Train what is not done; else only show the records there are.")] = True,
     device: Device = None,
     precision: Precision = None,
     on: Annotated[str, typer.Option(help="local, ray or slurm: where jobs run.")] = "local",
@@ -93,7 +95,7 @@ def benchmark(
     for path in code or []:
         load_code(path)
     whole = room.load(name or str(file))
-    asked = room.narrowed(whole, names(datasets), names(algorithms), part or [], draws, trials, steps)
+    asked = room.narrowed(whole, names(datasets), names(algorithms), part or [], draws, trials, steps, selection or [])
     out = out or Path(f"shiftbed-{whole.name}")
     if dry_run:
         _plan(asked, out, as_json)
@@ -115,6 +117,8 @@ def benchmark(
                 draws=draws,
                 trials=trials,
                 steps=steps,
+                selections=selection or [],
+                train=train,
                 workers=workers,
                 device=device,
                 precision=one_of(precision, PRECISIONS, "precision"),

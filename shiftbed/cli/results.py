@@ -33,13 +33,14 @@ def tables(
     """
     from shiftbed import tables as make
     from shiftbed.audit.ledger import read_tables
+    from shiftbed.shift.kept import shift_kinds
 
     one_of(output, tuple(make.FORMATS), "format")
     read = partial(read_tables, selections=selection or [], se=one_of(se, ("sample", "population"), "standard error"))
     found = read(folder)
     shown: list[make.Table | make.Grid] = []
     if view is not None:
-        shown += make.view_tables(found, view, make.read_groups(groups) if groups else None)
+        shown += make.view_tables(found, view, make.read_groups(groups) if groups else None, shift_kinds(folder))
     elif against is not None:
         shown += make.boards_against(found, read(against))
     else:

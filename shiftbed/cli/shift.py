@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shiftbed.shift.samples import Sample
 
 METHODS = ("ratio", "kde", "kde-paper")
+TOO_WIDE = "too wide to conclude anything"
 
 
 @dataclass(frozen=True)
@@ -247,16 +248,25 @@ def _matrix(asked: Asked, measures: list[str], out: Path, bar: Any, as_json: boo
     drawn = []
     for measure in found.names:
         table = RichTable(measure, *found.domains, *([REST] if len(found.domains) > 2 else []))
-        against = found.against_the_rest(measure)
-        for domain, row in zip(found.domains, found.values(measure), strict=True):
-            rest = [f"{against[domain].value:.3f}"] if domain in against else []
-            table.add_row(domain, *(f"{value:.3f}" for value in row), *rest)
+        others = [*found.domains, *([REST] if len(found.domains) > 2 else [])]
+        for domain in found.domains:
+            table.add_row(domain, *(_in_matrix(found.estimate(measure, domain, other)) for other in others))
         console.print(table)
         try:
             drawn.append(pictures.heat_map(found, measure, out / f"{name}-{measure}.png"))
         except ShiftbedError as error:
             console.print(str(error), highlight=False, markup=False, soft_wrap=True)
+    wide = {note for cell in found.cells for one in cell.estimates for note in one.notes if TOO_WIDE in note}
+    if wide:
+        console.print(f"?: the interval is {TOO_WIDE}; measure more examples.", highlight=False, markup=False)
     for line in found.missing:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, drawn)), highlight=False, soft_wrap=True)
     next_command(f"shiftbed shift {name} --test {found.domains[-1]}")
+
+
+def _in_matrix(one: "ShiftEstimate | None") -> str:
+    """An estimate as a matrix prints it, marked where its interval is too wide."""
+    if one is None:
+        return ""
+    return f"{one.value:.3f}" + ("?" if any(TOO_WIDE in note for note in one.notes) else "")

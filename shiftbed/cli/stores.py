@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shiftbed.cli.shared import app, console, next_command, plural
+from shiftbed.cli.shared import app, console, names, next_command, plural
 
 Sweep = Annotated[Path, typer.Argument(help="The sweep's folder.")]
 
@@ -26,12 +26,15 @@ def bundle(
     folder: Sweep,
     out: Annotated[Path | None, typer.Option(help="The file to write; by default the folder's name with .zip.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most MiB it may have.")] = 16,
+    metrics: Annotated[
+        str, typer.Option(help="Keep only these numbers of every split: accuracy,count make the usual tables.")
+    ] = "",
 ) -> None:
     """Writes the finished jobs of a sweep as one file, to carry it elsewhere."""
     from shiftbed.sweeps.bundle import bundle as run
 
     file = out or folder.with_suffix(".zip")
-    jobs = run(folder, file, limit=limit * 2**20)
+    jobs = run(folder, file, limit=limit * 2**20, metrics=names(metrics))
     console.print(f"{plural(jobs, 'job')} in {file}.", highlight=False, soft_wrap=True)
     next_command(f"shiftbed merge {file} --out DIR")
 

@@ -80,7 +80,7 @@ class Card(BaseModel):
         clusters: Groups of domains.
         groupings: By name, ways to divide the domains into groups that are left out in turn; the first is the usual.
         splits: By name, the fixed training, validation and test domains that papers use.
-        shift: The kind of shift that dominates, as OoD-Bench measured it.
+        shift: The kind of shift that dominates, as OoD-Bench measured it, or by the way the domains are made.
         archives: What `prepare` downloads.
         ran_on: What the builder has been run on: files `built in`, the `real` files, `made` files of their layout.
         superseded_by: The name of the dataset to use instead, if any.

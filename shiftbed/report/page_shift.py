@@ -9,18 +9,17 @@ from shiftbed.audit.subject import Subject
 from shiftbed.report import folder as kept
 from shiftbed.report.page_charts import heat_map, plane
 from shiftbed.report.page_words import Verdict, listed
-from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.estimates import LITTLE, ShiftEstimate, dominant
+from shiftbed.shift.kept import Points
 from shiftbed.shift.matrix import ShiftMatrix
 from shiftbed.tables.leaderboards import UNKNOWN, shift_kind
 from shiftbed.tables.table import BASELINE
 
-LITTLE = 0.05  # shift below it is called little
 PUBLISHED = {"diversity": "ood-bench/table-1", "correlation": "ood-bench/table-2"}
 MEANS = {
     "diversity": "the domains show different inputs",
     "correlation": "the same inputs go with other labels",
 }
-Points = dict[str, tuple[ShiftEstimate, ShiftEstimate]]  # by dataset, diversity and correlation shift
 
 
 def shift_section(folder: Path, subject: Subject, points: Points, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -39,16 +38,6 @@ def shift_section(folder: Path, subject: Subject, points: Points, verdicts: Sequ
             drawn[key] = heat_map(matrix.domains, matrix.values(name).tolist(), name)
             matrices.append({"key": key, "dataset": path.name.removesuffix(kept.MATRIX), "name": name})
     return {"points": points, "advice": [words for words in said if words], "matrices": matrices, "charts": drawn}
-
-
-def dominant(diversity: ShiftEstimate, correlation: ShiftEstimate) -> str | None:
-    """The kind of shift that dominates; None where there is little of both, or their intervals overlap."""
-    larger, smaller = (diversity, correlation) if diversity.value > correlation.value else (correlation, diversity)
-    if larger.value < LITTLE:
-        return None
-    if larger.interval and smaller.interval and larger.interval[0] <= smaller.interval[1]:
-        return None
-    return larger.name
 
 
 def best_published(kind: str) -> str:
@@ -71,7 +60,7 @@ def advice(dataset: str, point: tuple[ShiftEstimate, ShiftEstimate] | None, verd
         return f"{dataset}: {why}."
     if kind is None or kind == UNKNOWN:
         return None
-    how = "" if point else ", as OoD-Bench measured it"
+    how = "" if point else ", as its card says"
     best = best_published(kind)
     ours = "".join(_first_here(one) for one in verdicts if one.table.dataset == dataset and one.leader)
     return f"{dataset}: {kind} shift dominates{how}; {MEANS[kind]}. {best[0].upper()}{best[1:]}.{ours}"

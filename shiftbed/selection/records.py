@@ -1,7 +1,9 @@
 """Records as columns: all finished jobs of one task in a few arrays, so that a rule scores them at once."""
 
+import gc
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -95,7 +97,8 @@ class TaskRecords:
             jobs: The jobs, in any order.
             metrics: The metrics to keep.
         """
-        ordered = sorted(jobs, key=lambda job: order(job.description))
+        cells = Cells()
+        ordered = sorted(jobs, key=lambda job: cells.order(job.description))
         splits = ordered[0].description["splits"]
         names = [split["name"] for split in splits]
         longest = max(len(job.rows) for job in ordered)
@@ -118,7 +121,8 @@ class TaskRecords:
     @cached_property
     def keys(self) -> list[tuple[Cell, int]]:
         """Per row its cell and draw."""
-        return list(map(_Cells(), self.abouts))
+        with uncollected():
+            return list(map(Cells(), self.abouts))
 
     @cached_property
     def rows(self) -> dict[tuple[Cell, int], int]:
@@ -182,17 +186,35 @@ class TaskRecords:
         return self.values[metric][:, :, [split["name"] for split in self.splits].index(name)]
 
 
-class _Cells:
+class Cells:
     """Makes keys of descriptions; equal cells are one object, since there are few and descriptions are many."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Cell] = {}
 
     def __call__(self, about: dict[str, Any]) -> tuple[Cell, int]:
+        """The cell and the draw of a job."""
         short = (about["algorithm"], about["revision"], about["trial"], str(about.get("own_overrides") or ""))
         if short not in self._known:
             self._known[short] = Cell(Variant.of(about), about["trial"])
         return self._known[short], about["draw"]
+
+    def order(self, about: dict[str, Any]) -> tuple[Any, ...]:
+        """Where a job stands among those of its task: by cell, draw and id."""
+        (variant, trial), draw = self(about)
+        return variant.algorithm, str(variant.revision), variant.by_hand, trial, draw, about["id"]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Holds the garbage collector back, which would look through many new descriptions again and again for nothing."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def over_domains(values: np.ndarray) -> np.ndarray:
@@ -206,12 +228,6 @@ def over_domains(values: np.ndarray) -> np.ndarray:
     for place in range(1, count):  # much faster than a reduction over a short axis
         total += values[..., place]
     return total / count
-
-
-def order(about: dict[str, Any]) -> tuple[Any, ...]:
-    """Where a job stands among those of its task: by cell, draw and id."""
-    variant = Variant.of(about)
-    return variant.algorithm, str(variant.revision), variant.by_hand, about["trial"], about["draw"], about["id"]
 
 
 def _read(splits: dict[str, dict[str, Any]], name: str, metric: str) -> float:

@@ -64,8 +64,9 @@ class KernelDensity:
             block = torch.mm(part, right, out=exponents[: len(part)])
             torch.sum(block.exp_(), 1, out=sums[start : start + rows])
         logs = sums.log()
-        for row in torch.nonzero(sums < SMALLEST).flatten().tolist():  # far from every example
-            logs[row] = torch.logsumexp(-0.5 * (a[row] - b).square().sum(1), 0)
+        for far in torch.nonzero(sums < SMALLEST).flatten().split(rows):  # from every example
+            apart = torch.cdist(a[far], b, compute_mode="donot_use_mm_for_euclid_dist")
+            logs[far] = torch.logsumexp(apart.square_().mul_(-0.5), 1)
         return logs + self.log_constant
 
     def draw(self, count: int, seed: int) -> torch.Tensor:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+LITTLE = 0.05  # shift below it is called little
+
 
 @dataclass(frozen=True)
 class ShiftEstimate:
@@ -50,3 +52,13 @@ class ShiftEstimate:
         if self.interval is not None:
             words += f" (95 %: {self.interval[0]:.3f} to {self.interval[1]:.3f})"
         return f"{words}, n = {self.count:,}"
+
+
+def dominant(diversity: ShiftEstimate, correlation: ShiftEstimate) -> str | None:
+    """The kind of shift that dominates; None where there is little of both, or their intervals overlap."""
+    larger, smaller = (diversity, correlation) if diversity.value > correlation.value else (correlation, diversity)
+    if larger.value < LITTLE:
+        return None
+    if larger.interval and smaller.interval and larger.interval[0] <= smaller.interval[1]:
+        return None
+    return larger.name

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -98,12 +98,14 @@ class Found:
         correlation: Correlation shift.
         accuracy: Of telling held-out examples apart, with their labels; None without a network.
         without_shift: Both shifts of the pair with sides exchanged at random.
+        densities: What `kde` and `kde-paper` integrate: of the pair, and of that without shift.
     """
 
     diversity: ShiftEstimate
     correlation: ShiftEstimate
     accuracy: ShiftEstimate | None
     without_shift: tuple[ShiftEstimate, ShiftEstimate] | None
+    densities: "tuple[Densities, Densities | None] | None" = None
 
 
 Pair = tuple[Sample, Sample]
@@ -137,9 +139,13 @@ def _ratios(pair: Pair, how: How, on_run: Callable[[], None]) -> tuple[LogRatios
     if p.inputs.ndim == 2:
         scaled = standardised(p.vectors, q.vectors)
         p, q = replace(p, inputs=scaled[0]), replace(q, inputs=scaled[1])
-    # Small networks lose by a second thread, on a busy machine tenfold.
-    with one_thread() if network["network"] in TRAINING else nullcontext():
+    with _threads_for(network):
         return held_out_ratios(p, q, network, how.runs, how.seed, how.device, on_run)
+
+
+def _threads_for(network: dict[str, Any] | None) -> AbstractContextManager[None]:
+    """Small networks lose by a second thread, on a busy machine tenfold."""
+    return one_thread() if network is not None and network["network"] in TRAINING else nullcontext()
 
 
 def _ratio_estimates(read: tuple[LogRatios, LogRatios], pair: Pair, how: How) -> tuple[ShiftEstimate, ShiftEstimate]:
@@ -165,9 +171,15 @@ def _groups(pair: Pair) -> tuple[np.ndarray, np.ndarray] | None:
 
 def by_density(pair: Pair, empty: Pair | None, how: How, show: Progress) -> Found:
     """From kernel densities (see `shiftbed.shift.kde`); arguments as of `by_ratio`."""
-    formula: Formula = "paper" if how.method == "kde-paper" else "later"
     seen = _densities(pair, how, _counter(show, "telling the sides apart", how.runs))
     none = _densities(empty, how, _counter(show, "the same without shift", how.runs)) if empty else None
+    return integrated((seen, none), how)
+
+
+def integrated(densities: "tuple[Densities, Densities | None]", how: How) -> Found:
+    """Both shifts by the formula of the method; the densities are those of `kde` and of `kde-paper` alike."""
+    formula: Formula = "paper" if how.method == "kde-paper" else "later"
+    seen, none = densities
     thresholds = calibrate(none.at, how.thresholds) if none and how.calibrate else how.thresholds
     diversity, correlation = _integrals(seen, thresholds, formula)
     if seen.skipped:
@@ -175,7 +187,7 @@ def by_density(pair: Pair, empty: Pair | None, how: How, show: Progress) -> Foun
         correlation = replace(correlation, notes=(*correlation.notes, note))
     accuracy = None if seen.correct is None else _estimate("accuracy", *half_sum(*seen.correct), diversity.count)
     without_shift = _integrals(none, thresholds, formula) if none else None
-    return Found(*_beside(diversity, correlation, without_shift), accuracy, without_shift)
+    return Found(*_beside(diversity, correlation, without_shift), accuracy, without_shift, densities)
 
 
 ESTIMATORS: dict[str, Callable[[Pair, Pair | None, How, Progress], Found]] = {
@@ -197,7 +209,8 @@ class Densities:
 
 def _densities(pair: Pair, how: How, on_run: Callable[[], None]) -> Densities:
     network = how.featurizer(pair[0].inputs)
-    features = held_out_features(*pair, network, how.runs, how.seed, how.device, on_run)
+    with _threads_for(network):
+        features = held_out_features(*pair, network, how.runs, how.seed, how.device, on_run)
     made = [evaluated(one, 1000 * how.seed + run, how.device) for run, one in enumerate(features)]
     hits = [one.correct for one in features if one.correct is not None]
     correct = (np.concatenate([p for p, _ in hits]), np.concatenate([q for _, q in hits])) if hits else None

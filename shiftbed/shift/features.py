@@ -128,16 +128,20 @@ def _inputs(domain: Domain, size: int | None) -> np.ndarray:
     if not ragged and np.asarray(domain.inputs).dtype != np.uint8:
         return np.asarray(domain.inputs)
     if size is not None:
-        return np.concatenate([_resized(np.asarray(image), size) for image in domain.inputs])
+        return np.concatenate([_resized_bytes(np.asarray(image), size) for image in domain.inputs])
     if ragged and len({np.shape(image) for image in domain.inputs}) > 1:
         raise DataError(f"The images of '{domain.name}' differ in size; bring them to one with --size, such as 64.")
     return np.ascontiguousarray(np.asarray(domain.inputs).transpose(0, 3, 1, 2))
 
 
-def _resized(image: np.ndarray, side: int) -> np.ndarray:
+def _resized_bytes(image: np.ndarray, side: int) -> np.ndarray:
     pixels = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))[None].float()
-    made = F.interpolate(pixels, size=(side, side), mode="bilinear", antialias=True)
-    return made.round().clamp(0, 255).byte().numpy()
+    return resized(pixels, side).round().clamp(0, 255).byte().numpy()
+
+
+def resized(images: torch.Tensor, side: int) -> torch.Tensor:
+    """Images N×C×H×W at another side, smoothed before they are reduced."""
+    return F.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
 
 
 def _extractor(

@@ -4,9 +4,8 @@ A network learns to tell the domains apart given the label, on four fifths of th
 in are taken from the last fifth, standardised, and their densities integrated.
 """
 
-import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from shiftbed.shift.features import standardised
 from shiftbed.shift.integration import Evaluated, evaluate
 from shiftbed.shift.matching import FOLDS, folds
 from shiftbed.shift.samples import Sample
+from shiftbed.shift.together import as_one, give_back, normalises_batches
 
 FEATURES = 8
 BATCH = 32  # of each side
@@ -54,7 +54,12 @@ class Projection(nn.Module):
 
     def h(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Logits of the two domains."""
-        return self.domain(z * self.label(F.one_hot(y, self.num_classes).to(z)))
+        one_hot = (y[:, None] == torch.arange(self.num_classes, device=y.device)).to(z)
+        return self.domain(z * self.label(one_hot))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Logits of the two domains of an input and its label."""
+        return self.h(self.g(x), y)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,10 @@ def held_out_features(
     device: str,
     on_run: Callable[[], None] = lambda: None,
 ) -> list[HeldOut]:
-    """One network a run, each with another fifth held out; without a network all inputs are the features."""
+    """One network a run, each with another fifth held out; without a network all inputs are the features.
+
+    Networks without batch norm are trained side by side.
+    """
     assert p.labels is not None and q.labels is not None
     if network is None:
         return [HeldOut(standardised(p.vectors, q.vectors), (p.labels, q.labels))] * runs
@@ -89,66 +97,109 @@ def held_out_features(
         (torch.from_numpy(one.inputs).float().to(device), torch.from_numpy(np.asarray(one.labels)).to(device))
         for one in (p, q)
     ]
+    held_out = [[of_side == run % FOLDS for of_side in folds(p, q, seed + run // FOLDS)] for run in range(runs)]
+    courses = [
+        _course(sides, [np.flatnonzero(~held) for held in of_run], network, 1000 * seed + run)
+        for run, of_run in enumerate(held_out)
+    ]
     made = []
-    for run in range(runs):
-        number, fold = divmod(run, FOLDS)
-        out = [torch.from_numpy(of_side == fold).to(device) for of_side in folds(p, q, seed + number)]
-        learned = [(x[~held], y[~held]) for (x, y), held in zip(sides, out, strict=True)]
-        model = train_projection(learned[0], learned[1], network, 1000 * seed + run, device)
+    for course, of_run in zip(_trained(courses, sides), held_out, strict=True):
         z, y, correct = [], [], []
-        for domain, ((inputs, labels), held) in enumerate(zip(sides, out, strict=True)):
+        for domain, ((inputs, labels), held) in enumerate(zip(sides, of_run, strict=True)):
+            rows = torch.from_numpy(np.flatnonzero(held)).to(device)
             with torch.no_grad():
-                of_side = torch.cat([model.g(batch) for batch in inputs[held].split(2048)])
-                said = model.h(of_side, labels[held]).argmax(1)
+                of_side = torch.cat([course.model.g(inputs[batch]) for batch in rows.split(2048)])
+                said = course.model.h(of_side, labels[rows]).argmax(1)
             z.append(of_side.double().cpu().numpy())
-            y.append(labels[held].cpu().numpy())
+            y.append(labels[rows].cpu().numpy())
             correct.append((said == domain).cpu().numpy())
         made.append(HeldOut(standardised(z[0], z[1]), (y[0], y[1]), (correct[0], correct[1])))
         on_run()
     return made
 
 
-def train_projection(
-    p: LabelledInputs, q: LabelledInputs, network: dict[str, Any], seed: int, device: str
-) -> Projection:
-    """SGD for ten epochs: the rate falls for five, then stays, and the weights of those steps are averaged."""
-    batch = min(BATCH, len(p[0]), len(q[0]))
-    an_epoch = min(len(p[0]), len(q[0])) // batch
-    falling = (EPOCHS - AVERAGED) * an_epoch
+@dataclass(frozen=True)
+class Course:
+    """A network and what it sees.
+
+    Attributes:
+        model: The network, at first with random weights.
+        rows: Of p and of q, the examples of every step: steps × batch.
+        learned: Of p and of q, all examples that it learns from.
+    """
+
+    model: Projection
+    rows: tuple[torch.Tensor, torch.Tensor]
+    learned: tuple[torch.Tensor, torch.Tensor]
+
+
+def _course(
+    sides: Sequence[LabelledInputs], learned: Sequence[np.ndarray], network: dict[str, Any], seed: int
+) -> Course:
+    """A new network, and ten epochs over the examples that it learns from, in random order."""
+    batch = min(BATCH, *map(len, learned))
+    an_epoch = min(map(len, learned)) // batch
+    device, classes = sides[0][0].device, int(max(y.max() for _, y in sides)) + 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        classes = int(max(p[1].max(), q[1].max())) + 1
-        model = Projection(tuple(p[0].shape[1:]), classes, network).to(device)
-        epochs = [[torch.randperm(len(x))[: an_epoch * batch] for x, _ in (p, q)] for _ in range(EPOCHS)]
-    rows = [torch.cat([epoch[side] for epoch in epochs]).view(-1, batch).to(device) for side in (0, 1)]
-    domain = torch.arange(2, device=device).repeat_interleave(batch)
-    optimizer = torch.optim.SGD(model.parameters(), RATES[0], momentum=MOMENTUM, weight_decay=DECAY)
-    averaged = copy.deepcopy(model)
-    means, now = ([one.data for one in one_model.parameters()] for one_model in (averaged, model))
+        model = Projection(tuple(sides[0][0].shape[1:]), classes, network).to(device)
+        orders = [[torch.randperm(len(rows))[: an_epoch * batch] for rows in learned] for _ in range(EPOCHS)]
+    of_sides = [torch.from_numpy(rows) for rows in learned]
+    seen = [
+        rows[torch.cat(of_side)].view(-1, batch).to(device)
+        for rows, of_side in zip(of_sides, zip(*orders, strict=True), strict=True)
+    ]
+    return Course(model, (seen[0], seen[1]), (of_sides[0].to(device), of_sides[1].to(device)))
+
+
+def _trained(courses: list[Course], sides: Sequence[LabelledInputs]) -> Iterator[Course]:
+    """The courses with their networks trained: side by side where all see as much and none has batch norm."""
+    alike = len({course.rows[0].shape for course in courses}) == 1 and not normalises_batches(courses[0].model)
+    for group in [courses] if alike else [[course] for course in courses]:
+        _train(group, sides)
+        for course in group:
+            if normalises_batches(course.model):
+                learned = [x[rows] for (x, _), rows in zip(sides, course.learned, strict=True)]
+                _refresh_batch_norm(course.model, torch.cat(learned))
+            course.model.eval()
+            yield course
+
+
+def _train(courses: list[Course], sides: Sequence[LabelledInputs]) -> None:
+    """SGD for ten epochs: the rate falls for five, then stays, and the weights of those steps are averaged."""
+    models = [course.model for course in courses]
+    forward, parameters = as_one(models)
+    rows = [torch.stack(of_side, 1) for of_side in zip(*(course.rows for course in courses), strict=True)]
+    steps, _, batch = rows[0].shape
+    falling = steps * (EPOCHS - AVERAGED) // EPOCHS
+    domain = torch.arange(2, device=rows[0].device).repeat_interleave(batch).repeat(len(models))
+    optimizer = torch.optim.SGD(parameters, RATES[0], momentum=MOMENTUM, weight_decay=DECAY, fused=True)
+    now = [one.detach() for one in parameters]
+    means = [one.clone() for one in now]
     for step, (at_p, at_q) in enumerate(zip(*rows, strict=True)):
         progress = min(1.0, step / max(1, falling))
         optimizer.param_groups[0]["lr"] = RATES[1] + (RATES[0] - RATES[1]) * (1 + math.cos(math.pi * progress)) / 2
-        logits = model.h(model.g(torch.cat([p[0][at_p], q[0][at_q]])), torch.cat([p[1][at_p], q[1][at_q]]))
+        x, y = (torch.cat([of_p[at_p], of_q[at_q]], 1) for of_p, of_q in zip(*sides, strict=True))
         optimizer.zero_grad()
-        F.cross_entropy(logits, domain).backward()
+        # A sum over networks: none feels another.
+        (len(models) * F.cross_entropy(forward(x, y).flatten(0, 1), domain)).backward()
         optimizer.step()
         if step >= falling:
             torch._foreach_lerp_(means, now, 1 / (step - falling + 1))
-    _refresh_batch_norm(averaged, torch.cat([p[0], q[0]]))
-    return averaged.eval()
+    torch._foreach_copy_(now, means)
+    give_back(models, parameters)
 
 
 @torch.no_grad()
 def _refresh_batch_norm(model: Projection, inputs: torch.Tensor) -> None:
     """Statistics of the averaged weights, from one pass over what was learned."""
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    if not norms:
-        return
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over batches
+    for norm in model.modules():
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+            norm.reset_running_stats()
+            norm.momentum = None  # the plain mean over batches
     model.train()
-    for batch in inputs[torch.randperm(len(inputs))].split(2 * BATCH):
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    for batch in inputs[order.to(inputs.device)].split(2 * BATCH):
         model.g(batch)
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from shiftbed.data import MultiDomainDataset
 from shiftbed.errors import DataError
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.estimators import ESTIMATORS, PERCEPTRON_SIDE, SMALL_SIDE, Found, How
-from shiftbed.shift.features import open_dataset, refuse_unknown, samples_of, sides_of
+from shiftbed.shift.features import open_dataset, refuse_unknown, resized, samples_of, sides_of
 from shiftbed.shift.matching import in_fixed_order, matched, permuted
 from shiftbed.shift.measures import TOO_WIDE, Settings, measure
 from shiftbed.shift.samples import Sample
@@ -163,14 +164,20 @@ def compare(
             f"kept {kept:,} of {len(p):,} examples of '{p.name}' and {kept:,} of {len(q):,} of '{q.name}': as many of "
             "each class"
         )
-    for one in (found.diversity, found.correlation):
-        if one.interval is not None and one.interval[1] - one.interval[0] > TOO_WIDE:
-            notes.append(f"the interval of {one.name} shift is too wide to conclude anything; measure more examples")
+    found = replace(found, diversity=_doubted(found.diversity), correlation=_doubted(found.correlation))
     made = ShiftMeasurement("", p.name, q.name, found, how, tuple(notes))
     if made.contradicts_bound:
         note = "diversity shift exceeds what telling the sides apart bears out: do not trust it here"
         made = replace(made, notes=(*made.notes, note))
     return made
+
+
+def _doubted(one: ShiftEstimate) -> ShiftEstimate:
+    """An estimate that says so where its interval is too wide."""
+    if one.interval is None or one.interval[1] - one.interval[0] <= TOO_WIDE:
+        return one
+    note = f"the interval of {one.name} shift is too wide to conclude anything; measure more examples"
+    return replace(one, notes=(*one.notes, note))
 
 
 @measure(
@@ -181,5 +188,13 @@ def compare(
     highest=1.0,
 )
 def _diversity_and_correlation(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
-    found = compare(p, q, How(seed=settings.seed, device=settings.device, baseline=False))
+    sides = [_affordable(one) for one in (p, q)]
+    found = compare(*sides, How(seed=settings.seed, device=settings.device, baseline=False))
     return [found.diversity, found.correlation]
+
+
+def _affordable(sample: Sample) -> Sample:
+    """Images of the side that `measure_shift` brings them to, so that a matrix says what a single pair does."""
+    if sample.inputs.ndim != 4 or not PERCEPTRON_SIDE < max(sample.inputs.shape[2:]) <= SMALL_SIDE:
+        return sample
+    return replace(sample, inputs=resized(torch.from_numpy(sample.inputs), PERCEPTRON_SIDE).numpy())

@@ -12,7 +12,6 @@ the estimate. Where f is not learned, s stays near 1 and the estimate is that of
 the log of a likelihood ratio: it means the same in every dimension.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from torch import nn
 from shiftbed.networks import Featurizer
 from shiftbed.shift.matching import FOLDS, folds
 from shiftbed.shift.samples import Sample
+from shiftbed.shift.together import as_one, give_back, normalises_batches
 
 DECAY = 1e-2
 DELTA = 0.01  # the share of the other side below which an input is as good as certain
@@ -136,8 +136,8 @@ def train_ratios(
     rows = [
         torch.from_numpy(_batches(of_side, steps, batch, random)).to(device) for of_side in zip(*learned, strict=True)
     ]
-    alone = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in models[0].modules())
-    groups = [[number] for number in range(len(models))] if alone else [list(range(len(models)))]
+    numbers = list(range(len(models)))
+    groups = [[number] for number in numbers] if normalises_batches(models[0]) else [numbers]
     for group in groups:
         _train_together([models[number] for number in group], sides, [one[:, group] for one in rows], how.rate)
         for number in group:
@@ -157,7 +157,7 @@ def _batches(learned: Sequence[np.ndarray], steps: int, batch: int, random: np.r
 def _train_together(
     models: list[Ratios], sides: Sequence[LabelledInputs], rows: Sequence[torch.Tensor], rate: float
 ) -> None:
-    forward, parameters = _as_one(models)
+    forward, parameters = as_one(models)
     steps, _, batch = rows[0].shape
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
@@ -171,32 +171,7 @@ def _train_together(
         loss.backward()
         optimizer.step()
         schedule.step()
-    if len(models) > 1:
-        with torch.no_grad():
-            for number, model in enumerate(models):
-                for own, stacked in zip(model.parameters(), parameters, strict=True):
-                    own.copy_(stacked[number])
-
-
-def _as_one(
-    models: list[Ratios],
-) -> tuple[Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]], list[torch.Tensor]]:
-    """A function of inputs networks × batch, and the parameters it depends on."""
-    if len(models) == 1:
-
-        def single(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            f, r = models[0](x[0], y[0])
-            return f[None], r[None]
-
-        return single, list(models[0].parameters())
-    parameters, buffers = torch.func.stack_module_state(list[nn.Module](models))
-    body = copy.deepcopy(models[0])
-
-    def one(weights: dict[str, torch.Tensor], fixed: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> Any:
-        return torch.func.functional_call(body, (weights, fixed), (x, y))
-
-    every = torch.vmap(one, randomness="different")
-    return lambda x, y: every(parameters, buffers, x, y), list(parameters.values())
+    give_back(models, parameters)
 
 
 @torch.no_grad()

@@ -1,6 +1,8 @@
 """OoD-Bench's studies on ColoredMNIST, and the door through which benchmarks of shift are run."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,8 +11,9 @@ import numpy as np
 from shiftbed.data import MultiDomainDataset
 from shiftbed.data.mnist import coloured_study
 from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.estimators import Found, How, integrated
 from shiftbed.shift.features import samples_of
-from shiftbed.shift.kept import Kept
+from shiftbed.shift.kept import Kept, NotMeasured
 from shiftbed.shift.measure import ShiftMeasurement, measure_shift
 from shiftbed.shift.measures import Settings, take
 from shiftbed.training.store import write_json
@@ -62,22 +65,31 @@ def study(
     return measure_shift(made, method=method, runs=runs, most=most, seed=seed, device=device, baseline=False)
 
 
-def run(part: Part, out: Path, folder: Path | None = None, most: int | None = None) -> Iterator[dict[str, Any]]:
+def run(
+    part: Part, out: Path, folder: Path | None = None, most: int | None = None, measure: bool = True
+) -> Iterator[dict[str, Any]]:
     """Measures what a benchmark's part asks for, a number at a time; what is in the folder is not measured again.
 
     The default estimator stands in the paper's own columns, the kernel densities in columns of their own.
+
+    Args:
+        part: What is asked for.
+        out: The benchmark's folder.
+        folder: Where MNIST's IDX files are.
+        most: The most examples of a domain.
+        measure: Measure what is not there; without it there are only the numbers of the folder.
     """
     if "covariate shift" in part.measures:
         from shiftbed.shift.nico import run as run_nico
 
-        yield from run_nico(part, out)
+        yield from run_nico(part, out, measure)
         return
-    kept = Kept(out / "measurements.json")
+    kept = Kept(out / "measurements.json", measure)
     values: dict[str, float] = {}
-    for setting, options in part.options().items():
-        for measure in part.measures:
-            labels = {"dataset": part.dataset, "setting": setting}
-            for name, one in _of_measure(measure, options, part, folder, most, kept):
+    for (setting, options), asked in product(part.options().items(), part.measures):
+        labels = {"dataset": part.dataset, "setting": setting}
+        with suppress(NotMeasured):
+            for name, one in _of_measure(asked, options, part, folder, most, kept):
                 values[setting] = values.get(setting, one.value)
                 yield {
                     "labels": {**labels, "measure": name},
@@ -86,7 +98,7 @@ def run(part: Part, out: Path, folder: Path | None = None, most: int | None = No
                     "n": part.runs,
                     "differs": {},
                 }
-    if part.grid:
+    if part.grid and measure:
         _heat_map(part, np.array(list(values.values())), out)
 
 
@@ -97,11 +109,16 @@ def _of_measure(
     if shift not in SHIFTS:
         yield measure, kept.get([measure, options], lambda: _compared(measure, options, part.runs, folder))[0]
         return
+    made: Found | None = None
     for method in METHODS if not part.grid else METHODS[:1]:
 
         def measured(method: str = method) -> list[ShiftEstimate]:
-            found = study(options, method=method, folder=folder, runs=part.runs, most=most)
-            return [found.diversity, found.correlation]
+            nonlocal made
+            if made is not None and made.densities is not None:  # kde-paper's, which kde integrates in its own way
+                made = integrated(made.densities, How(method))
+            else:
+                made = study(options, method=method, folder=folder, runs=part.runs, most=most).found
+            return [made.diversity, made.correlation]
 
         both = kept.get([method, options, part.runs, most], measured)
         yield measure if method == METHODS[0] else f"{measure}, {method}", both[SHIFTS.index(shift)]

@@ -1,7 +1,7 @@
 """Bundles: a store's finished jobs and plans as one file, and stores united by the ids of their jobs.
 
-A bundle is a ZIP of parts and plans under the names they have in a store. All of them are named by their content, so
-what arrives is checked, and to unite two stores is to have the parts of both.
+A bundle is a ZIP of parts, plans and times under the names they have in a store. All of them are named by their
+content, so what arrives is checked, and to unite two stores is to have the parts of both.
 """
 
 import hashlib
@@ -26,14 +26,17 @@ from shiftbed.sweeps.compaction import (
     part_jobs,
     part_names,
     quoted_list,
+    write_fewer,
     write_parts,
 )
 from shiftbed.sweeps.records import outcomes
+from shiftbed.sweeps.times import FOLDER, carry_times
 from shiftbed.training.store import LocalStore
 
 LIMIT = 16 * 2**20
 MOST_UNPACKED = 4 * 2**30  # what a small file may not blow up to
-MEMBER = re.compile(r"(parts/[0-9a-f]{64}\.(records|jobs)\.parquet|plans/[0-9a-f]{20}\.jsonl)")
+MEMBER = re.compile(r"(parts/[0-9a-f]{64}\.(records|jobs)\.parquet|(plans|times)/[0-9a-f]{20}\.jsonl)")
+LINES = ("plans", FOLDER)
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,14 @@ class Merged:
     differing: list[str]
 
 
-def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT) -> int:
-    """Writes the finished jobs and the plans of a store into one file; weights and checkpoints stay.
+def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Sequence[str] = ()) -> int:
+    """Writes the finished jobs, plans and times of a store into one file; weights and checkpoints stay.
 
     Args:
         folder: The sweep's folder.
         out: The file.
         limit: The most bytes it may have.
+        metrics: The numbers to keep of every split; all by default.
 
     Returns:
         The number of jobs in it.
@@ -71,9 +75,11 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT) -> int:
         merged = merge([folder], gathered.root)
         if not merged.jobs:
             raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+        if metrics:
+            gathered = _with_metrics(gathered, Path(scratch) / "fewer", metrics)
         packed = Path(scratch) / "bundle.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as file:  # parts are compressed already
-            for key in sorted([*gathered.list("parts"), *gathered.list("plans")]):
+            for key in sorted(key for kind in ("parts", *LINES) for key in gathered.list(kind)):
                 file.writestr(
                     zipfile.ZipInfo(key), gathered.get(key) or b""
                 )  # without a date: equal stores, equal files
@@ -81,7 +87,7 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT) -> int:
         if size > limit:
             raise StoreError(
                 f"The bundle of {folder} ({merged.jobs} jobs) would have {_mebibytes(size)}, and {_mebibytes(limit)} "
-                f"are allowed; allow more with a higher limit."
+                f"are allowed; keep fewer metrics, or allow more with a higher limit."
             )
         out.parent.mkdir(parents=True, exist_ok=True)
         LocalStore(out.parent).put_atomic(out.name, packed.read_bytes())
@@ -100,7 +106,7 @@ def unbundle(file: str | Path, folder: str | Path) -> Merged:
 
 
 def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
-    """Adds the finished jobs and the plans of stores (folders or bundles) to a store, which may be new.
+    """Adds the finished jobs, plans and times of stores (folders or bundles) to a store, which may be new.
 
     The sources stay as they are. Of a job that several have, one is taken, the same in whatever order they are merged.
     """
@@ -127,6 +133,16 @@ def _add(source: LocalStore, store: LocalStore) -> None:
             add_part(store, part, Path(scratch))
     for key in source.list("plans"):
         store.create_exclusive(key, source.get(key) or b"")
+    carry_times(source, store)
+
+
+def _with_metrics(store: LocalStore, folder: Path, metrics: Sequence[str]) -> LocalStore:
+    """A copy of a compacted store with a few numbers of every split."""
+    copy = LocalStore(folder)
+    write_fewer(store, folder, metrics)
+    for key in (key for kind in LINES for key in store.list(kind)):
+        copy.create_exclusive(key, store.get(key) or b"")
+    return copy
 
 
 def _differing(store: LocalStore) -> list[str]:
@@ -162,8 +178,8 @@ def _unpack(path: Path, folder: Path) -> None:
         content = hashlib.sha256((store.get(part + RECORDS) or b"") + (store.get(part + JOBS) or b"")).hexdigest()
         if part != f"parts/{content}":
             raise StoreError(f"{path} is damaged: {part} is not what its name says; fetch it again.")
-    for key in store.list("plans"):
-        if key != f"plans/{digest(_rows(store.get(key) or b''))[:20]}.jsonl":
+    for key in (key for kind in LINES for key in store.list(kind)):
+        if key != f"{key.split('/')[0]}/{digest(_rows(store.get(key) or b''))[:20]}.jsonl":
             raise StoreError(f"{path} is damaged: {key} is not what its name says; fetch it again.")
 
 

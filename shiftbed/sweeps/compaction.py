@@ -23,8 +23,11 @@ from shiftbed.errors import StoreError
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore, Store
 
-BATCH_BYTES = 64 * 2**20  # of records as text: what is in memory at once, and the size of a part
+BATCH_BYTES = 64 * 2**20  # of records as text: the size of a part
+LOOK_BYTES = 16 * 2**20  # likewise of parts that are made for a passing look: less memory, and ready sooner
+WRITERS = 2  # parts written at once; one more batch is in memory, whose files are being read
 JOBS, RECORDS = ".jobs.parquet", ".records.parquet"
+KEYS = ("id", "checkpoint", "step", "split")  # the columns of records beside their numbers
 FORMAT = "(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 30720)"  # small groups: a reader of a few jobs skips most
 OWN = ("id", "algorithm", "revision", "draw", "trial", "hparams", "own_overrides")  # what jobs of a table differ in
 COUNTS = ("count", "class_counts", "class_correct")  # integers by what they mean; any other number may have a fraction
@@ -122,33 +125,62 @@ def write_parts(jobs: Iterable[Loose], folder: Path, metrics: Collection[str] | 
         StoreError: A record cannot be read.
     """
     written: list[Future[str]] = []
-    with ThreadPoolExecutor(1) as writer:  # the database writes one batch while the files of the next are read
-        for batch in _batches(jobs):
-            for earlier in written[:-1]:
+    database = duckdb.connect(config={"threads": 1})  # one for each writer
+    with database, ThreadPoolExecutor(WRITERS) as writers:  # which write while the files of the next batch are read
+        for batch in _batches(jobs, BATCH_BYTES if metrics is None else LOOK_BYTES):
+            for earlier in written[: 1 - WRITERS]:
                 earlier.result()
-            written.append(writer.submit(_write_part, batch, folder, metrics))
+            written.append(writers.submit(_write_part, database.cursor(), batch, folder, metrics))
     return [part.result() for part in written]
 
 
-def _batches(jobs: Iterable[Loose]) -> Iterator[list[Loose]]:
+def write_fewer(store: LocalStore, folder: Path, metrics: Collection[str]) -> None:
+    """Writes the parts of a store once more into a folder, with a few numbers of every split.
+
+    A part that has no others stays as it is, so that it is recognised elsewhere.
+    """
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, duckdb.connect() as db:
+        for part in part_names(store):
+            records, jobs = (store.root / (part + kind) for kind in (RECORDS, JOBS))
+            known = [name for name, *_ in read(db, f"DESCRIBE FROM '{quoted(records)}'", str(records))]
+            kept = [name for name in known if name in {*KEYS, *metrics}]
+            if kept != known:
+                columns, fewer = ", ".join(map(identifier, kept)), Path(scratch) / "records"
+                db.execute(f"COPY (SELECT {columns} FROM '{quoted(records)}') TO '{quoted(fewer)}' {FORMAT}")
+                records = fewer
+            _name_part(records, jobs, folder)
+
+
+def _name_part(records: Path, jobs: Path, folder: Path) -> str:
+    """Puts the two files of a part into a folder, named by their content."""
+    contents = {RECORDS: records.read_bytes(), JOBS: jobs.read_bytes()}
+    part = f"parts/{hashlib.sha256(contents[RECORDS] + contents[JOBS]).hexdigest()}"
+    (folder / "parts").mkdir(exist_ok=True)
+    for kind, content in contents.items():
+        (folder / (part + kind)).write_bytes(content)
+    return part
+
+
+def _batches(jobs: Iterable[Loose], most: int) -> Iterator[list[Loose]]:
     batch: list[Loose] = []
     size = 0
     for job in jobs:
         batch.append(job)
         size += len(job.done)
-        if size >= BATCH_BYTES:
+        if size >= most:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
 
 
-def _write_part(batch: list[Loose], folder: Path, asked: Collection[str] | None) -> str:
+def _write_part(db: duckdb.DuckDBPyConnection, batch: list[Loose], folder: Path, asked: Collection[str] | None) -> str:
     """Writes one part, with a column for every metric that is asked for, or occurs in any record of the batch."""
     metrics = dict.fromkeys(("accuracy", *(asked or ())), "DOUBLE")
     for job in batch if asked is None else ():
         metrics |= _metrics_of(_first_splits(job.done))
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, duckdb.connect() as db:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         lines, jobs, records = (Path(scratch) / name for name in ("lines", "jobs", "records"))
         try:
             lines.write_bytes(b"".join(map(_description_line, batch)))
@@ -165,11 +197,7 @@ def _write_part(batch: list[Loose], folder: Path, asked: Collection[str] | None)
                 metrics |= overlooked
         except duckdb.Error as error:
             raise _unreadable(batch, error) from error
-        part = f"parts/{hashlib.sha256(records.read_bytes() + jobs.read_bytes()).hexdigest()}"
-        (folder / "parts").mkdir(exist_ok=True)
-        records.rename(folder / (part + RECORDS))
-        jobs.rename(folder / (part + JOBS))
-        return part
+        return _name_part(records, jobs, folder)
 
 
 def _description_line(job: Loose) -> bytes:
@@ -189,14 +217,15 @@ def ending(job: Loose) -> tuple[str, int]:
 
 def _copy_jobs(db: duckdb.DuckDBPyConnection, lines: Path, path: Path) -> None:
     """Writes one row a job; what jobs share of their descriptions is apart, so that a reader parses it once."""
-    own = ", ".join(f"'{name}', description->'{name}'" for name in OWN)
+    own = ", ".join(f"'{name}', about.{name}" for name in OWN)
     without = ", ".join(f'"{name}": null' for name in OWN)
+    about = {**dict.fromkeys(OWN, "JSON"), "dataset": "VARCHAR", "setting": "VARCHAR", "test_domains": ["VARCHAR"]}
     columns = {"id": "VARCHAR", "status": "VARCHAR", "step": "INTEGER", "description": "VARCHAR"}
     db.execute(
-        f"""COPY (SELECT id, status, step, about.dataset, about.algorithm, about.setting, about.trial, about.draw,
-            about.test_domains, json_object({own}) AS own, json_merge_patch(description, '{{{without}}}') AS shared
-        FROM (SELECT *, from_json(description, '{{"dataset": "VARCHAR", "algorithm": "VARCHAR", "setting": "VARCHAR",
-            "trial": "INTEGER", "draw": "INTEGER", "test_domains": ["VARCHAR"]}}') AS about
+        f"""COPY (SELECT id, status, step, about.dataset, about.algorithm->>'$' AS algorithm, about.setting,
+            about.trial::INTEGER AS trial, about.draw::INTEGER AS draw, about.test_domains,
+            json_object({own}) AS own, json_merge_patch(description, '{{{without}}}') AS shared
+        FROM (SELECT *, from_json(description, '{json.dumps(about)}') AS about
             FROM read_ndjson('{quoted(lines)}', columns = {columns})
         )) TO '{quoted(path)}' {FORMAT}"""
     )
@@ -264,7 +293,7 @@ def _overlooked(
 
 def _unreadable(batch: list[Loose], error: duckdb.Error) -> StoreError:
     for job in batch:
-        parsed(job)
+        described(job), parsed(job)
     return StoreError(
         f"The records of a finished job hold something other than numbers ({str(error).splitlines()[0]})."
     )
@@ -282,6 +311,21 @@ def parsed(job: Loose) -> dict[str, Any]:
         key = JobFiles(job.id).done
         raise StoreError(
             f"{key} is damaged; remove it and run the sweep again, which finishes that job alone."
+        ) from error
+
+
+def described(job: Loose) -> dict[str, Any]:
+    """The description of a job.
+
+    Raises:
+        StoreError: It is damaged.
+    """
+    try:
+        return json.loads(job.description)
+    except ValueError as error:
+        key = JobFiles(job.id).job
+        raise StoreError(
+            f"{key} is damaged; remove its folder and run the sweep again, which trains it anew."
         ) from error
 
 

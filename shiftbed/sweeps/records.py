@@ -1,6 +1,5 @@
 """Reading a store: the finished jobs and their records, by job or by query, and where the other jobs stand."""
 
-import gc
 import heapq
 import json
 import math
@@ -8,7 +7,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -19,10 +17,12 @@ import numpy as np
 
 from shiftbed.errors import StoreError
 from shiftbed.selection import JobRecords, TaskRecords
-from shiftbed.selection.records import NO_STEP, order
+from shiftbed.selection.records import NO_STEP, Cells, uncollected
 from shiftbed.sweeps.compaction import (
     JOBS,
+    KEYS,
     RECORDS,
+    described,
     ending,
     fetched,
     identifier,
@@ -37,13 +37,13 @@ from shiftbed.sweeps.compaction import (
 )
 from shiftbed.sweeps.leases import BEAT_SECONDS, LeaseWatch
 from shiftbed.sweeps.plan import planned
+from shiftbed.sweeps.times import carried_times
 from shiftbed.training.run import JobFiles, parse_times
 from shiftbed.training.store import LocalStore, Store
 
 State = Literal["done", "diverged", "running", "failed", "left"]
 WINDOW = 256  # jobs of a part in memory at once
 TIMED_JOBS = 20  # of a dataset and algorithm, whose times make an estimate
-KEYS = ("id", "checkpoint", "step", "split")
 ROW_KEYS = ("job", "checkpoint", "step", "place")
 CHUNK = 2**18  # rows whose places are computed at once, within a processor's cache
 EMPTY = """CREATE TABLE jobs (id VARCHAR, status VARCHAR, step INTEGER, dataset VARCHAR, algorithm VARCHAR,
@@ -73,7 +73,7 @@ def finished_jobs(store: Store) -> Iterator[JobRecords]:
 def _loose_jobs(store: Store, parts: list[str]) -> Iterator[JobRecords]:
     for job in loose_jobs(store, part_jobs(store, parts)):
         result = parsed(job)
-        yield JobRecords(json.loads(job.description), result["status"], result["records"])
+        yield JobRecords(described(job), result["status"], result["records"])
 
 
 def _part_jobs(store: Store, part: str, scratch: Path) -> Iterator[JobRecords]:
@@ -160,21 +160,23 @@ class Records:
 
     def tasks(self, metrics: Iterable[str]) -> list[TaskRecords]:
         """All jobs as columns, task by task: the same as `tasks_of(finished_jobs(store), metrics)`, and faster."""
-        with _uncollected():
-            jobs = self._abouts()
+        with uncollected():
+            jobs, cells = self._abouts(), Cells()
             found: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
             for place, (_, about) in enumerate(jobs):
                 found[about["setting"], tuple(about["test_domains"])].append(place)
-            members = [sorted(found[key], key=lambda place: order(jobs[place][1])) for key in sorted(found)]
+            members = [sorted(found[key], key=lambda place: cells.order(jobs[place][1])) for key in sorted(found)]
         names = [name for (name,) in self.sql("SELECT DISTINCT split FROM records ORDER BY split").fetchall()]
         return _task_records(jobs, members, names, self._rows(names, list(metrics)))
 
     def _abouts(self) -> list[tuple[str, dict[str, Any]]]:
         """How each job ended, and its description, by id; what many jobs share is parsed once."""
-        shared = [text for (text,) in self.sql("SELECT DISTINCT shared FROM jobs ORDER BY shared").fetchall()]
-        parsed_once = [json.loads(text) for text in shared]
-        query = "SELECT status, own, dense_rank() OVER (ORDER BY shared) - 1 FROM jobs ORDER BY id"
-        return [(status, parsed_once[place] | json.loads(own)) for status, own, place in self.sql(query).fetchall()]
+        self.sql("CREATE TEMP TABLE IF NOT EXISTS shares AS SELECT DISTINCT shared FROM jobs ORDER BY shared")
+        parsed_once = [json.loads(text) for (text,) in self.sql("SELECT shared FROM shares ORDER BY rowid").fetchall()]
+        query = "SELECT status, own, shares.rowid FROM jobs JOIN shares USING (shared) ORDER BY id"
+        rows = self.sql(query).fetchall()
+        owns = json.loads(f"[{','.join(own for _, own, _ in rows)}]")  # at once, so that equal names are one object
+        return [(status, parsed_once[place] | own) for (status, _, place), own in zip(rows, owns, strict=True)]
 
     def _rows(self, names: list[str], metrics: list[str]) -> dict[str, np.ndarray]:
         """The records as arrays: the place of the job (by id), checkpoint, step, the place of the split, metrics."""
@@ -196,18 +198,6 @@ class Records:
     def __exit__(self, *_: object) -> None:
         self._db.close()
         self._scratch.cleanup()
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Holds the garbage collector back, which would look through many new descriptions again and again for nothing."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _task_records(
@@ -350,8 +340,9 @@ def mean_seconds(store: Store, jobs: Mapping[tuple[str, str], Sequence[str]]) ->
         jobs: The ids of jobs by kind (dataset and algorithm).
     """
     means = {}
+    carried = carried_times(store)
     for kind, ids in jobs.items():
-        times = (parse_times(store.get(JobFiles(job_id).times)) for job_id in ids)
+        times = (parse_times(store.get(JobFiles(job_id).times)) or carried.get(job_id) for job_id in ids)
         seconds = [
             sum(attempt["seconds"] for attempt in attempts) for attempts in islice(filter(None, times), TIMED_JOBS)
         ]

@@ -1,8 +1,7 @@
 """Numbers with their doubt: estimates over trials, comparisons of pairs, rank correlations."""
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -14,6 +13,7 @@ StandardError = Literal["sample", "population"]
 EXACT_PAIRS = 12  # all 2^12 signs are tried
 DRAWN_SIGNS = 10_000  # where there are more pairs
 RESAMPLES = 2000
+DIVISORS: dict[StandardError, str] = {"sample": "", "population": " (population's, as DomainBed prints it)"}
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,20 @@ class Estimate:
             return None
         if len(values) == 1:
             return cls(values[0], None, 1)
-        deviation = statistics.stdev(values) if se == "sample" else statistics.pstdev(values)
-        return cls(statistics.fmean(values), deviation / math.sqrt(len(values)), len(values), deviation)
+        lost = 1 if se == "sample" else 0
+        error = np.std(np.array(values) / np.sqrt(len(values)), ddof=lost)
+        return cls(float(np.mean(values)), float(error), len(values), float(np.std(values, ddof=lost)))
+
+    def times(self, factor: float) -> "Estimate":
+        """The estimate in another unit."""
+        error, deviation = (None if one is None else factor * one for one in (self.standard_error, self.deviation))
+        return Estimate(factor * self.mean, error, self.n, deviation)
+
+
+def usual_count(counts: Iterable[int]) -> int:
+    """The n that most numbers have, the larger of equally many; 0 of none."""
+    found = Counter(counts)
+    return max(found, key=lambda n: (found[n], n)) if found else 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,12 @@ class Comparison:
 
     def __str__(self) -> str:
         return f"{self.difference:+.1f} (p = {self.p:.2g}, n = {self.n})"
+
+    def in_short(self, usual: int, chance: float) -> str:
+        """The same in few words: p where it is below chance, n where it is not the usual."""
+        words = [f"p = {self.p:.2g}"] if self.p < chance else []
+        words += [f"n = {self.n}"] if self.n != usual else []
+        return f"{self.difference:+.1f}" + (f" ({', '.join(words)})" if words else "")
 
 
 def paired_permutation_test(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Comparison | None:

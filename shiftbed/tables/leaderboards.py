@@ -1,6 +1,7 @@
 """Leaderboards: averages over datasets, ranks and their changes, and ranking scores by kind of shift."""
 
 import math
+import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,21 @@ from shiftbed import published
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import Selection
-from shiftbed.tables.estimates import Estimate, ranks, spearman, spearman_interval
+from shiftbed.tables.estimates import (
+    DIVISORS,
+    Estimate,
+    StandardError,
+    ranks,
+    spearman,
+    spearman_interval,
+    usual_count,
+)
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
 from shiftbed.tables.table import AVERAGE, BASELINE, ORACLE_MARK, Table
 
 UNKNOWN = "unknown"
 KINDS = ("diversity", "correlation", UNKNOWN)
+Kinds = Mapping[str, str | None]  # per dataset whose shift was measured, the kind that dominates, or None
 
 
 @dataclass(frozen=True)
@@ -29,12 +39,14 @@ class Leaderboard:
         estimates: Per dataset and algorithm the accuracy.
         units: Per dataset and algorithm the accuracies it rests on, one for each trial and domain.
         selections: Per dataset, how models were selected.
+        se: The standard error's divisor; None of printed numbers, whose trials are not known either.
     """
 
     name: str
     estimates: Mapping[str, Mapping[str, Estimate]]
     units: Mapping[str, Mapping[str, Sequence[float]]]
     selections: Mapping[str, Selection | None]
+    se: StandardError | None = None
 
     @classmethod
     def of(cls, tables: Sequence[Table], name: str = "") -> "Leaderboard":
@@ -54,7 +66,8 @@ class Leaderboard:
                 algorithm: [v for c in table.columns for v in table.accuracies(algorithm, c).values()]
                 for algorithm in estimates[table.dataset]
             }
-        return cls(name, estimates, units, {table.dataset: table.selection for table in tables})
+        rules = {table.dataset: table.selection for table in tables}
+        return cls(name, estimates, units, rules, tables[0].se if tables else None)
 
     @classmethod
     def published(cls, paper: str, name: str = "", **labels: str) -> "Leaderboard":
@@ -144,7 +157,7 @@ class Leaderboard:
         rules = sorted({rule.name for rule in self.selections.values() if rule})
         return Grid(
             title=self.name or "All datasets",
-            caption=f"{', '.join(rules) or 'as published'}: accuracy in %, mean ± standard error",
+            caption=f"{', '.join(rules) or 'as published'}: accuracy in %, mean ± standard error{self._trials}",
             corner="algorithm",
             columns=[*self.estimates, "Avg", "rank", *(["ΔR"] if against else [])],
             rows=[(name, [column[row] for column in columns]) for row, name in enumerate(names)],
@@ -160,6 +173,7 @@ class Leaderboard:
                     },
                     "average": averages.get(name),
                     "standard_error": self.average_error(name),
+                    "n": min((found[name].n for found in self.estimates.values() if name in found), default=0),
                     "rank": places.get(name),
                     "change_of_rank": before[name] - now[name] if name in before else None,
                 }
@@ -167,15 +181,34 @@ class Leaderboard:
             ],
         )
 
+    @property
+    def _counts(self) -> list[int]:
+        return [one.n for found in self.estimates.values() for one in found.values()]
+
+    @property
+    def _trials(self) -> str:
+        """What the standard errors are, and over how many trials; nothing of printed numbers."""
+        return "" if self.se is None else f"{DIVISORS[self.se]}, n = {usual_count(self._counts)}"
+
     def _column(self, dataset: str, names: Sequence[str]) -> list[Entry]:
         rule = self.selections[dataset]
         mark = ORACLE_MARK if rule and rule.oracle else ""
         cells = [self.estimates[dataset].get(name) for name in names]
-        texts = [MISSING if cell is None else _text(cell.mean, cell.standard_error, mark) for cell in cells]
+        usual = usual_count(self._counts)
+        texts = [
+            MISSING
+            if cell is None
+            else _text(cell.mean, cell.standard_error, mark) + (f" ({cell.n})" if cell.n != usual else "")
+            for cell in cells
+        ]
         return placed(texts, [None if cell is None else cell.mean for cell in cells])
 
     def _notes(self, against: "Leaderboard | None") -> list[str]:
         notes = ["Avg is the mean over datasets; algorithms without all of them are not ranked."]
+        if len(set(self._counts)) > 1:
+            notes.append(
+                f"(n) beside a number: over the n trials that have every domain, not {usual_count(self._counts)}."
+            )
         notes += self.oracle_note
         if not against:
             return notes
@@ -238,22 +271,24 @@ def shift_kind(dataset: str) -> str:
         return UNKNOWN
 
 
-def ranking_grid(board: Leaderboard, kinds: Mapping[str, str] | None = None) -> Grid:
+def ranking_grid(board: Leaderboard, kinds: Kinds | None = None, folder: str = "DIR") -> Grid:
     """OoD-Bench's ranking scores, the kinds of shift side by side.
 
     Args:
         board: A leaderboard with ERM in it.
-        kinds: Per dataset its kind of shift, where the card does not say it (from a shift estimate).
+        kinds: What was measured; where it does not say the kind of a dataset's shift, the card does.
+        folder: Where the sweep is, for commands.
 
     Raises:
         ShiftbedError: ERM has no standard error on some dataset.
     """
+    measured = kinds or {}
     by_kind: dict[str, dict[str, tuple[float, float]]] = {kind: {} for kind in KINDS}
     for dataset, found in board.estimates.items():
         reference = found.get(BASELINE)
         if reference is None or reference.standard_error is None:
             raise ShiftbedError(f"A ranking score needs {BASELINE} on {dataset} with at least two trials; run them.")
-        kind = (kinds or {}).get(dataset) or shift_kind(dataset)
+        kind = measured.get(dataset) or shift_kind(dataset)
         by_kind[kind][dataset] = (reference.mean, reference.standard_error)
     shown = [kind for kind in KINDS if by_kind[kind]]
     names = list(dict.fromkeys(name for found in board.estimates.values() for name in found))
@@ -270,11 +305,29 @@ def ranking_grid(board: Leaderboard, kinds: Mapping[str, str] | None = None) -> 
         corner="algorithm",
         columns=[f"{kind} ({len(by_kind[kind])})" for kind in shown],
         rows=[(name, [Entry(_signed(scores[name][kind], mark)) for kind in shown]) for name in names],
-        notes=[*(f"{kind}: {', '.join(by_kind[kind])}." for kind in shown), *board.oracle_note],
+        notes=[
+            *(f"{kind}: {', '.join(_by_what(name, measured) for name in by_kind[kind])}." for kind in shown),
+            *board.oracle_note,
+        ],
+        commands=[
+            (
+                f"To measure what kind of shift {name} has:",
+                shlex.join(["shiftbed", "shift", name, f"--out={folder}/shift"]),
+            )
+            for name in by_kind[UNKNOWN]
+            if name not in measured
+        ],
         data=[
             {"leaderboard": board.name, "oracle": board.has_oracle, "algorithm": name, **scores[name]} for name in names
         ],
     )
+
+
+def _by_what(dataset: str, measured: Kinds) -> str:
+    """A dataset with what says its kind of shift: its card, unless it was measured."""
+    if dataset not in measured:
+        return dataset
+    return f"{dataset} ({'measured' if measured[dataset] else 'measured, neither kind dominates'})"
 
 
 def _signed(score: int | None, mark: str = "") -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from shiftbed.sweeps.designs import REDRAW, Design
+from shiftbed.training.recipes import recipe_names
 
 NAMED = 4
 PROTOCOLS = {  # kind of task, number of domains tested together, grouped, whole
@@ -47,8 +48,13 @@ def _numbers(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun}s {', '.join(map(str, numbers))}"
 
 
+def was_imported(about: dict[str, Any]) -> bool:
+    """Whether a job was trained elsewhere, by no recipe of ours."""
+    return about["recipe"]["name"] not in recipe_names()
+
+
 def sweep_command(about: dict[str, Any], jobs: Sequence[MissingJob], folder: str, design: Design) -> str | None:
-    """The command that runs missing jobs, or None where the protocol cannot be told from the jobs.
+    """The command that runs missing jobs, or None where there is none or the jobs do not tell their protocol.
 
     Args:
         about: The description of a finished job of the same setting.
@@ -60,9 +66,9 @@ def sweep_command(about: dict[str, Any], jobs: Sequence[MissingJob], folder: str
     kind, grouped, whole = task["kind"], bool(task.get("grouped")), bool(task.get("whole"))
     tested = list(dict.fromkeys(name for job in jobs for name in job.tested))
     protocol = PROTOCOLS.get((kind, max(len(job.tested) for job in jobs), grouped, whole))
-    if protocol is None or design.name == "groups":
-        return None
     recipe = about["recipe"]
+    if protocol is None or design.name == "groups" or was_imported(about):
+        return None
     words = ["shiftbed", "sweep", about["dataset"]]
     words.append(f"--algorithms={','.join(sorted({job.algorithm for job in jobs}))}")
     words.append(f"--test={','.join(tested)}")

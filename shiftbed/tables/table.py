@@ -1,20 +1,27 @@
 """A table: results by algorithm and test domain under one selection, with what they rest on."""
 
-import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from shiftbed.protocols import Flexible
 from shiftbed.selection import Choice, Selection, TaskRecords, own_rule
 from shiftbed.selection import Column as RecordColumn
 from shiftbed.selection.evidence import ELSEWHERE, PAIR
 from shiftbed.sweeps.designs import REDRAW, Design
-from shiftbed.tables.estimates import Comparison, Estimate, StandardError, paired_permutation_test
+from shiftbed.tables.estimates import (
+    DIVISORS,
+    Comparison,
+    Estimate,
+    StandardError,
+    paired_permutation_test,
+    usual_count,
+)
 from shiftbed.tables.grids import MISSING, Grid, placed
-from shiftbed.tables.missing import MissingJob, named_jobs, sweep_command
+from shiftbed.tables.missing import MissingJob, named_jobs, sweep_command, was_imported
 
 ORACLE_MARK = "†"
 LEAK_MARK = "‡"
@@ -40,7 +47,11 @@ class Chosen:
         return self.task.abouts[self.choice.row]
 
     def accuracy(self, domain: str, position: int | None = None) -> float:
-        """What is reported, in percent: the accuracy on a test domain, or over the images of all of them.
+        """What is reported, in percent; the arguments are those of `share`."""
+        return 100 * self.share(domain, position)
+
+    def share(self, domain: str, position: int | None = None) -> float:
+        """The share of right predictions on a test domain, or over the images of all of them.
 
         Args:
             domain: The domain, or `OVERALL`.
@@ -50,9 +61,9 @@ class Chosen:
         places = self.task.reported(domain)
         accuracy = self.task.values["accuracy"][self.choice.row, position, places]
         if len(places) == 1:
-            return 100 * float(accuracy[0])
+            return float(accuracy[0])
         counts = self.task.values["count"][self.choice.row, position, places]
-        return 100 * float(accuracy @ counts / counts.sum())
+        return float(accuracy @ counts / counts.sum())
 
     def counts(self) -> dict[str, float]:
         """How many images of each test domain are reported."""
@@ -136,19 +147,28 @@ class Table:
         """The columns it lacks that belong to its own jobs, and not to others beside them."""
         return [str(column) for column in self.lacking if column.role not in (PAIR, ELSEWHERE)]
 
-    def accuracies(self, algorithm: str, column: Column) -> dict[int, float]:
-        """The accuracy of each trial; `AVERAGE` averages the domains within each trial that has all of them."""
+    def shares(self, algorithm: str, column: Column) -> dict[int, float]:
+        """The share of right predictions of each trial; `AVERAGE` averages domains in each trial that has them all."""
         cells = self.chosen[algorithm]
         if column != AVERAGE:
             tested, domain = column
-            return {trial: one.accuracy(domain) for trial, one in sorted(cells.get(tested, {}).items())}
-        each = [self.accuracies(algorithm, column) for column in self.columns]
+            return {trial: one.share(domain) for trial, one in sorted(cells.get(tested, {}).items())}
+        each = [self.shares(algorithm, column) for column in self.columns]
         trials = sorted(set.intersection(*map(set, each)))
-        return {trial: statistics.fmean(values[trial] for values in each) for trial in trials}
+        return {trial: float(np.mean([values[trial] for values in each])) for trial in trials}
+
+    def accuracies(self, algorithm: str, column: Column) -> dict[int, float]:
+        """The same in percent."""
+        return {trial: 100 * share for trial, share in self.shares(algorithm, column).items()}
 
     def estimate(self, algorithm: str, column: Column) -> Estimate | None:
-        """A cell."""
-        return Estimate.of(list(self.accuracies(algorithm, column).values()), self.se)
+        """A cell, in percent.
+
+        Shares are averaged before they become percents, as DomainBed does: what lies between two printed digits, as
+        the mean of two trials often does, is then rounded as in its tables.
+        """
+        found = Estimate.of(list(self.shares(algorithm, column).values()), self.se)
+        return None if found is None else found.times(100)
 
     @cached_property
     def estimates(self) -> dict[tuple[str, Column], Estimate | None]:
@@ -195,8 +215,11 @@ class Table:
             own = [job for job in own if job.tested == column[0]]
         if own:
             return f"not finished: {named_jobs(own)}"
-        if self.missing_pairs:
-            return f"not run: {named_jobs(self.missing_pairs)}"
+        pairs = [job for job in self.missing_pairs if job.algorithm == self.names[algorithm]]
+        if column != AVERAGE:
+            pairs = [job for job in pairs if set(column[0]) <= set(job.tested)]
+        if pairs:
+            return f"not run: {named_jobs(pairs)}"
         if column == AVERAGE:
             return "no trial has every domain"
         return "never planned" if algorithm not in self.draws else "no finished job competes"
@@ -214,7 +237,8 @@ class Table:
         if self.selection.needs_other_datasets and self.is_empty:
             notes.append("The selection needs the same draws on another dataset, in the same folder.")
         notes += self._fairness()
-        notes += [f"{words}: run the same command again." for words, command in self.unfinished() if command is None]
+        again = "run them there and import again" if was_imported(self.about) else "run the same command again"
+        notes += [f"{words}: {again}." for words, command in self.unfinished() if command is None]
         if any(self.leaks.values()):
             labels = " and ".join(self.selection.needs)
             notes.append(f"{LEAK_MARK} Leaks: the selection uses {labels}, without which these learn.")
@@ -229,10 +253,10 @@ class Table:
         test = "permutation test of pairs of trial and domain"
         each = [f"{name} {one}" for name, one in found.items()]
         if len(found) > FEW:
-            test += f"; p where it is below {CHANCE}"
+            usual = usual_count(one.n for one in found.values())
+            test += f"; n = {usual} unless said, p where it is below {CHANCE}"
             ordered = sorted(found.items(), key=lambda item: -item[1].difference)
-            shown = {name: f" (p = {one.p:.2g})" if one.p < CHANCE else "" for name, one in ordered}
-            each = [f"{name} {one.difference:+.1f}{shown[name]}" for name, one in ordered]
+            each = [f"{name} {one.in_short(usual, CHANCE)}" for name, one in ordered]
         if found:
             yield f"Against {BASELINE}, in points ({test}): {', '.join(each)}."
 
@@ -259,22 +283,22 @@ class Table:
     def grid(self) -> Grid:
         """The table ready to be printed."""
         columns = [*self.columns, AVERAGE]
-        counts = Counter(estimate.n for estimate in self.estimates.values() if estimate)
-        usual = max(counts, key=lambda n: (counts[n], n)) if counts else 0
+        counts = [estimate.n for estimate in self.estimates.values() if estimate]
+        usual = usual_count(counts)
         entries = {}
         for column in columns:
             cells = [self.estimates[name, column] for name in self.algorithms]
             texts = [self._cell_text(cell, usual) for cell in cells]
             entries[column] = placed(texts, [None if cell is None else cell.mean for cell in cells])
-        by = "" if self.se == "sample" else " (population's, as DomainBed prints it)"
-        spread = self.design.spread
+        spread = f"{self.design.spread}{DIVISORS[self.se]}"
+        unequal = f"(n) beside a number: over n trials, not {usual}. Avg is over the trials that have every domain."
         return Grid(
             title=self.title,
-            caption=f"{self.selection.name}: accuracy in %, mean ± {spread}{by}, n = {usual}",
+            caption=f"{self.selection.name}: accuracy in %, mean ± {spread}, n = {usual}",
             corner="algorithm",
             columns=[self.heading(column) for column in columns],
             rows=[(self.row_name(name), [entries[c][i] for c in columns]) for i, name in enumerate(self.algorithms)],
-            notes=self.notes(),
+            notes=[*([unequal] if len(set(counts)) > 1 else []), *self.notes()],
             commands=[(f"{words}; to run them:", command) for words, command in self.unfinished() if command],
             data=as_rows([self]),
         )

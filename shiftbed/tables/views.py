@@ -9,7 +9,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.registry import did_you_mean
 from shiftbed.tables.ensembles import ensemble_grid
 from shiftbed.tables.grids import Entry, Grid
-from shiftbed.tables.leaderboards import Leaderboard, leaderboards, ranking_grid
+from shiftbed.tables.leaderboards import Kinds, Leaderboard, leaderboards, ranking_grid
 from shiftbed.tables.spreads import group_grid, improvements, spread_grid, thirds, variance_grid
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
 
@@ -17,11 +17,11 @@ View = Callable[[Sequence[Table]], list[Grid]]
 Groups = Mapping[str, Sequence[str]]
 
 
-def _rankings(tables: Sequence[Table]) -> list[Grid]:
+def _rankings(tables: Sequence[Table], kinds: Kinds | None = None) -> list[Grid]:
     boards = leaderboards(tables)
     if not boards:
         raise ShiftbedError("A ranking score compares several datasets under one recipe; sweep more of them.")
-    return [ranking_grid(board) for board in boards]
+    return [ranking_grid(board, kinds, tables[0].folder) for board in boards]
 
 
 def improvement_grid(table: Table) -> Grid:
@@ -96,7 +96,9 @@ def read_groups(path: str | Path) -> Groups:
     raise ShiftbedError(f"{path} must hold lists of domains by group, or a distance for each domain.")
 
 
-def view_tables(tables: Sequence[Table], view: str, groups: Groups | None = None) -> list[Grid]:
+def view_tables(
+    tables: Sequence[Table], view: str, groups: Groups | None = None, kinds: Kinds | None = None
+) -> list[Grid]:
     """Tables as one of the papers shows them.
 
     Args:
@@ -104,6 +106,7 @@ def view_tables(tables: Sequence[Table], view: str, groups: Groups | None = None
         view: spread (NICO++), groups (CIFAR-10-W), variance (NICO++), improvement (CIFAR-10-W), ranking (OoD-Bench),
             eoa or diwa (several jobs as one model).
         groups: Groups of domains, in place of the clusters of the dataset's card.
+        kinds: Kinds of shift that were measured, in place of those of the datasets' cards.
 
     Raises:
         ShiftbedError: There is no such view, or the tables do not have what it shows.
@@ -112,6 +115,8 @@ def view_tables(tables: Sequence[Table], view: str, groups: Groups | None = None
         raise ShiftbedError(f"There is no view '{view}'.{did_you_mean(view, list(VIEWS))}")
     if groups is not None and view == "groups":
         return [group_grid(table, groups) for table in tables]
+    if kinds is not None and view == "ranking":
+        return _rankings(tables, kinds)
     return VIEWS[view](tables)
 
 

@@ -252,6 +252,7 @@ def _add_times(store: Store, files: JobFiles, runtime: Runtime, steps: int, seco
             "deterministic": runtime.deterministic,
             "accelerated": runtime.on_gpu and runtime.accelerate,
             "steps": steps,
+            "started": round(time.time() - seconds, 3),
             "seconds": round(seconds, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             "torch": torch.__version__,

@@ -135,11 +135,11 @@ def test_the_paper_s_leaderboard_has_its_averages():
 
 def test_ranking_scores_stand_beside_the_paper_s():
     table = pacs_table(algorithms=("ERM", "RSC", "MLDG"))
-    grid = scores_beside(Leaderboard.of([table]), ["ood-bench/table-1"])
+    grid = scores_beside(Leaderboard.of([table]), ["ood-bench/table-1"], "DIR")
     assert {row["algorithm"]: row["published"] for row in grid.data} == {"ERM": 0, "RSC": 2, "MLDG": -4}
     assert [entry.text for entry in dict(grid.rows)["MLDG"]] == ["0", "-4"]
-    assert scores_beside(Leaderboard.of([table]), ["domainbed/table-4"]) is None
-    assert scores_beside(Leaderboard.of([pacs_table(trials=1)]), ["ood-bench/table-1"]) is None
+    assert scores_beside(Leaderboard.of([table]), ["domainbed/table-4"], "DIR") is None
+    assert scores_beside(Leaderboard.of([pacs_table(trials=1)]), ["ood-bench/table-1"], "DIR") is None
 
 
 def fixed_table(selection="training-domain-validation"):

@@ -18,11 +18,12 @@ SEEDS = 3  # the same values three times
 
 COUNTS = {
     "builtin": 3 * len(list(ALGORITHMS)),  # one test domain of each of three datasets
+    "builtin-emoji": 7 * 4 * len(list(ALGORITHMS)),  # test domains × draws
     "domainbed": 9 * DOMAINBED_SETS * REDRAWN,
     "ood-bench-diversity": 16 * (3 * 4 + 1) * REDRAWN,  # three datasets of four domains; one fixed split
     "ood-bench-correlation": 16 * 3 * REDRAWN,  # one test domain of each of three datasets
     "ood-bench-table-3": 6 * 5,  # settings × runs
-    "ood-bench-figure-4": 3 * 5 * 5 * 5,  # panels × training × test × runs
+    "ood-bench-figure-4": 3 * 5 * 5,  # panels × training × test
     "nico-classic-1": SEEDS * (16 + 1 + 13 + 1 + 4 + 9),  # methods, references (pooled, per domain), by network
     "nico-classic-2": SEEDS * (16 + 1 + 13 + 1 + 4 + 9),
     "nico-classic-3": SEEDS * (13 + 1 + 4),

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from shiftbed.audit.findings import Audit, Finding
-from shiftbed.report.page_shift import advice, best_published, dominant
+from shiftbed.report.page_shift import advice, best_published
 from shiftbed.report.page_words import headline, listed, next_steps, verdict
 from shiftbed.selection import SELECTIONS
-from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.estimates import ShiftEstimate, dominant
 from shiftbed.sweeps.records import Status
 from shiftbed.tables import make_tables
 from tests.made_records import made_job
@@ -136,7 +136,7 @@ def test_advice_joins_the_shift_the_papers_and_the_sweep():
 
 
 def test_without_a_measurement_the_card_is_believed_or_nothing_said():
-    assert "diversity shift dominates, as OoD-Bench measured it" in advice("PACS", None, [])
+    assert "diversity shift dominates, as its card says" in advice("PACS", None, [])
     assert advice("Toy", None, []) is None
     small = ShiftEstimate("diversity", 0.01)
     assert "little of either kind" in advice("Toy", (small, small), [])

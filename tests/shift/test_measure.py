@@ -1,3 +1,4 @@
+import copy
 import json
 import math
 from dataclasses import replace
@@ -177,11 +178,27 @@ def test_networks_trained_side_by_side_are_those_trained_alone():
     torch.manual_seed(0)
     alone = [ratio.Ratios((1,), 2, network) for _ in rows]
     order = [torch.from_numpy(ratio._batches(rows, 5, 16, np.random.default_rng(side))) for side in (0, 1)]
-    copies = [[ratio.copy.deepcopy(model)] for model in alone]
+    copies = [[copy.deepcopy(model)] for model in alone]
     ratio._train_together(alone, sides, order, 1e-2)
     for number, (model, lonely) in enumerate(zip(alone, copies, strict=True)):
         ratio._train_together(lonely, sides, [one[:, [number]] for one in order], 1e-2)
         torch.testing.assert_close(model(x, y), lonely[0](x, y), rtol=1e-4, atol=1e-5)
+
+
+def test_projections_trained_side_by_side_are_those_trained_alone(monkeypatch):
+    from shiftbed.shift import kde
+
+    monkeypatch.setattr(kde, "EPOCHS", 2)
+    monkeypatch.setattr(kde, "AVERAGED", 1)
+    p, q = samples_of_closed_form("flipped, mean 1", 100)
+    network = {"network": "mlp", "mlp_width": 8}
+    together = kde.held_out_features(p, q, network, 3, 0, "cpu")
+    trained = kde._trained
+    monkeypatch.setattr(kde, "_trained", lambda courses, sides: (next(trained([one], sides)) for one in courses))
+    alone = kde.held_out_features(p, q, network, 3, 0, "cpu")
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(np.concatenate(one.z), np.concatenate(other.z), rtol=1e-3, atol=1e-4)
+    assert not np.allclose(together[0].z[0][:20], together[1].z[0][:20])
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------------
@@ -301,7 +318,7 @@ def test_estimates_say_where_no_shift_was_seen_and_where_nothing_can_be_conclude
     low = estimators._estimate("diversity", 0.0, 0.0, 1000)
     assert low.interval == (0.0, 0.003)
     made = compare(*samples_of_closed_form("flipped, mean 1", 60), How(baseline=False, runs=1))
-    assert any("too wide to conclude" in note for note in made.notes)
+    assert any("too wide to conclude" in note for note in made.correlation.notes)
 
 
 def test_intervals_leave_zero_at_the_one_sided_point_and_are_the_usual_ones_far_from_it():

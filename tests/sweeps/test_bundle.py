@@ -4,10 +4,13 @@ import zipfile
 import pytest
 
 from shiftbed.errors import StoreError
+from shiftbed.hashing import canonical
 from shiftbed.sweeps.bundle import Merged, bundle, merge, unbundle
 from shiftbed.sweeps.compaction import compact
 from shiftbed.sweeps.plan import Request, plan, planned, remember_plan
-from shiftbed.sweeps.records import outcomes
+from shiftbed.sweeps.records import mean_seconds, outcomes
+from shiftbed.sweeps.times import hours, job_times
+from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore
 from tests.sweeps.test_compaction import everything, finish_job
 
@@ -40,12 +43,56 @@ def test_equal_stores_have_equal_bundles(sweep, tmp_path):
 
 
 def test_a_bundle_that_is_too_large_is_refused(sweep, tmp_path):
-    with pytest.raises(StoreError, match=r"\(8 jobs\) would have 0\.0 MiB, and 0\.0 MiB are allowed; allow more"):
+    with pytest.raises(
+        StoreError, match=r"\(8 jobs\) would have 0\.0 MiB, and 0\.0 MiB are allowed; keep"
+    ):
         bundle(sweep.root, tmp_path / "sweep.zip", limit=1000)
     assert not (tmp_path / "sweep.zip").exists()
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match="There is no finished job"):
         bundle(tmp_path / "empty", tmp_path / "sweep.zip")
+
+
+def test_a_bundle_of_few_metrics_has_all_jobs_and_these_numbers_alone(sweep, tmp_path):
+    assert bundle(sweep.root, tmp_path / "few.zip", metrics=["accuracy"]) == 8
+    unbundle(tmp_path / "few.zip", tmp_path / "copy")
+    copy = LocalStore(tmp_path / "copy")
+    whole, few = everything(sweep), everything(copy)
+    assert [about for about, *_ in few] == [about for about, *_ in whole]
+    for (_, _, rows), (_, _, fewer) in zip(whole, few, strict=True):
+        assert [row["step"] for row in fewer] == [row["step"] for row in rows]
+        for row, less in zip(rows, fewer, strict=True):
+            assert less["splits"] == {name: {"accuracy": s["accuracy"]} for name, s in row["splits"].items()}
+    bundle(copy.root, tmp_path / "again.zip", metrics=["accuracy", "count"])
+    assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "few.zip").read_bytes(), "its parts stay as they are"
+
+
+def attempt(host, started, seconds, device="cpu"):
+    return {"host": host, "device": device, "started": started, "seconds": seconds, "steps": 4, "torch": "2", "more": 1}
+
+
+def test_times_travel_without_the_names_of_hosts(sweep, tmp_path):
+    first, second = sorted(outcomes(sweep))[:2]
+    sweep.put_atomic(JobFiles(first).times, canonical([attempt("secret", 100, 50), attempt("secret", 0, 20)]))
+    sweep.put_atomic(JobFiles(second).times, canonical([{"host": "old", "device": "cpu", "seconds": 1}]))
+    bundle(sweep.root, tmp_path / "sweep.zip")
+    unbundle(tmp_path / "sweep.zip", tmp_path / "copy")
+    copy = LocalStore(tmp_path / "copy")
+    assert job_times(copy) == job_times(sweep)
+    assert {job: [(a["started"], a["seconds"]) for a in some] for job, some in job_times(copy).items()} == {
+        first: [(0, 20), (100, 50)]
+    }
+    assert b"secret" not in b"".join(copy.get(key) for key in copy.list("times"))
+    assert mean_seconds(copy, {("a", "b"): [first, second]}) == {("a", "b"): 70}
+    merge([tmp_path / "sweep.zip", sweep.root], copy.root)
+    assert len(list(copy.list("times"))) == 1, "what is known is not written again"
+
+
+def test_hours_of_a_machine_are_counted_once():
+    # Two jobs at once on a GPU, one after them, and one on another machine at the same time.
+    shared = [attempt("one", 0, 3600, "GPU"), attempt("one", 1800, 3600, "GPU"), attempt("one", 7200, 3600, "GPU")]
+    rows = [{**row, "place": row["host"]} for row in (*shared, attempt("two", 0, 1800, "GPU"), attempt("one", 0, 900))]
+    assert hours(rows) == {"GPU": (3.5, 3.0), "cpu": (0.25, 0.25)}
 
 
 def test_stores_are_united_by_id(sweep, tmp_path):

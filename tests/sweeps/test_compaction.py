@@ -236,6 +236,15 @@ def test_a_cut_result_is_one_sentence(tmp_path):
     assert compact(store).jobs == 2
 
 
+def test_a_cut_description_is_one_sentence(tmp_path):
+    store = LocalStore(tmp_path)
+    path = tmp_path / JobFiles(finish_job(store, 1)).job
+    path.write_bytes(path.read_bytes()[:200])
+    for read in (lambda: list(finished_jobs(store)), lambda: compact(store), lambda: Records(store)):
+        with pytest.raises(StoreError, match=r"00001/job\.json is damaged; remove its folder and run the sweep again"):
+            read()
+
+
 def test_a_cut_part_is_one_sentence(tmp_path):
     store = LocalStore(tmp_path)
     finish_job(store, 0)

@@ -1,0 +1,363 @@
+"""Writes docs/results.md: our numbers beside the papers', from the records in docs/results.
+
+    python scripts/results.py
+
+Every folder of docs/results is a study: records of a sweep (parts, plans, times), or numbers as JSON. Nothing is trained
+or measured here. What a person found out about a study stands in the `notes.md` of its folder, and goes into the page.
+"""
+
+import io
+import json
+import runpy
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from shlex import quote
+from types import SimpleNamespace
+from typing import Any, get_args
+
+from shiftbed import benchmarks
+from shiftbed.benchmarks import Benchmark, request_of
+from shiftbed.shift.kept import shift_points
+from shiftbed.sweeps.plan import plan
+from shiftbed.sweeps.records import Records
+from shiftbed.sweeps.times import hours, job_times
+from shiftbed.tables import Grid
+from shiftbed.tables.grids import MISSING, Entry, grid_markdown
+from shiftbed.training.device import Precision
+from shiftbed.training.store import LocalStore
+
+ROOT = Path(__file__).parents[1]
+FOLDER = Path("docs/results")
+PAGE = ROOT / "docs" / "results.md"
+VERB_WORDS = {"selection": "selections", "part": "parts"}
+Kind = tuple[str, str, int]  # setting, algorithm, trial
+HEAD = """# First results, beside the papers
+
+Made by `python scripts/results.py` from the records in [docs/results](results): nothing on this page was typed in but the
+notes of the studies. Each study says the command that runs it; with `--no-train` the same command prints its tables from
+the records that are here, in seconds, without the data.
+
+A cell is the mean of n trials, each chosen from the draws of its trial alone; ± is the standard error over trials, and
+with one trial there is none. A row in which a job is missing has no average. A number of ours *agrees* with a printed one
+if it is not farther from it than the printed error and its own together. Hours of a device are those in which at least
+one job of the study ran on it."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One rung of the ladder, or a step of it.
+
+    Attributes:
+        rung: The rung.
+        title: What it is.
+        folder: The folder in docs/results.
+    """
+
+    rung: int
+    title: str
+    folder: str
+
+    @property
+    def path(self) -> Path:
+        """Where its numbers are."""
+        return ROOT / FOLDER / self.folder
+
+    def sections(self) -> Iterator[str]:
+        """The paragraphs that are about its numbers."""
+        raise NotImplementedError
+
+    def page(self) -> str:
+        """Its part of the page."""
+        notes = self.path / "notes.md"
+        told = [notes.read_text(encoding="utf-8").strip()] if notes.exists() else []
+        return "\n\n".join([f"## {self.rung}. {self.title}", *self.sections(), *told])
+
+
+@dataclass(frozen=True)
+class BenchmarkStudy(Study):
+    """A benchmark, or a stated part of it.
+
+    Attributes:
+        benchmark: The benchmark's name, or its file.
+        options: What of it, as the command line says it.
+        data: The datasets that must be prepared to run it.
+    """
+
+    benchmark: str
+    options: tuple[tuple[str, str], ...] = ()
+    data: tuple[str, ...] = ()
+
+    @cached_property
+    def whole(self) -> Benchmark:
+        """The benchmark as its file has it."""
+        return benchmarks.load(self.benchmark)
+
+    @cached_property
+    def narrowing(self) -> dict[str, Any]:
+        """The options as the verb takes them."""
+        given: dict[str, Any] = {}
+        for name, value in self.options:
+            if value.isdigit():
+                given[name] = int(value)
+            else:
+                given.setdefault(VERB_WORDS.get(name, name), []).extend(value.split(","))
+        return given
+
+    @cached_property
+    def asked(self) -> Benchmark:
+        """The part that is asked for."""
+        return benchmarks.narrowed(self.whole, **self.narrowing)
+
+    def command(self, *more: str) -> str:
+        """The command that runs it, or shows it."""
+        options = [f"--{name} {quote(value)}" for name, value in self.options]
+        name = f"--file {self.benchmark}" if self.benchmark.endswith(".yaml") else self.benchmark
+        return " ".join(["shiftbed benchmark", name, *options, f"--out {FOLDER / self.folder}", *more])
+
+    def sections(self) -> Iterator[str]:
+        """Command, counts, costs, tables, and what agreed."""
+        prepared = [f"shiftbed prepare {name}" for name in self.data]
+        yield "\n".join(["```text", *prepared, self.command(), "```"])
+        if not self.path.exists():
+            yield f"Not run yet: {self.unit(sum(map(benchmarks.job_count, self.asked.parts)))}."
+            return
+        yield from self.counts()
+        for grid in self.tables():
+            yield grid_markdown(replace(grid, commands=()))
+            yield from agreement(grid.data)
+        for dataset, (diversity, correlation) in sorted(shift_points(self.path).items()):
+            yield f"Shift of {dataset}: diversity {diversity}, correlation {correlation}."
+
+    def unit(self, count: int) -> str:
+        """So many jobs or measurements."""
+        return f"{count:,} {'jobs' if self.whole.kind == 'sweep' else 'measurements'}"
+
+    def counts(self) -> Iterator[str]:
+        """What is done, trial by trial, and what it took."""
+        if self.whole.kind != "sweep":
+            return
+        planned, done = self.planned(), self.done()
+        trials = sorted({trial for *_, trial in planned})
+        of_trial = {t: [sum(n for kind, n in some.items() if kind[2] == t) for some in (done, planned)] for t in trials}
+        words = [f"trial {t}: {some:,} of {every:,}" for t, (some, every) in of_trial.items()]
+        yield f"Jobs done: {'; '.join(words)}." + self._diverged()
+        times = job_times(LocalStore(self.path))
+        spent = hours(attempt for job in self._ids() for attempt in times.get(job, []))
+        each = [f"{summed:.2f} hours of jobs in {busy:.2f} hours of {name}" for name, (summed, busy) in spent.items()]
+        if each:
+            yield f"Costs: {'; '.join(each)}."
+
+    @cached_property
+    def _jobs(self) -> list[tuple[Any, ...]]:
+        """Every finished job of the folder: id, status, setting, algorithm, trial, draw, test domains."""
+        with Records(LocalStore(self.path)) as records:
+            query = "SELECT id, status, setting, algorithm, trial, draw, test_domains FROM jobs ORDER BY id"
+            return records.sql(query).fetchall()
+
+    @cached_property
+    def _plan(self) -> dict[tuple[str, str, int, int, tuple[str, ...]], Kind]:
+        """What is asked for, in every arithmetic; ids would need the initial weights."""
+        return {
+            (job.setting, job.algorithm, job.trial, job.draw, tuple(job.task.test_domains)): (
+                job.setting,
+                job.algorithm,
+                job.trial,
+            )
+            for part in self.asked.parts
+            for precision in get_args(Precision)
+            for job in plan(request_of(part, precision))  # type: ignore[arg-type]
+        }
+
+    def _own(self) -> list[tuple[Any, ...]]:
+        return [job for job in self._jobs if (*job[2:6], tuple(job[6])) in self._plan]
+
+    def _ids(self) -> list[str]:
+        return [job[0] for job in self._own()]
+
+    def _diverged(self) -> str:
+        count = sum(job[1] == "diverged" for job in self._own())
+        return f" {count} of them diverged." if count else ""
+
+    def done(self) -> Counter[Kind]:
+        """How many jobs are done of each setting, algorithm and trial."""
+        return Counter((setting, algorithm, trial) for _, _, setting, algorithm, trial, *_ in self._own())
+
+    def planned(self) -> Counter[Kind]:
+        """How many are asked for, in the arithmetic of those that are done."""
+        settings = {kind[0] for kind in self.done()}
+        return Counter(kind for kind in self._plan.values() if kind[0] in settings)
+
+    def incomplete(self) -> set[str]:
+        """The algorithms that lack jobs of a trial that others of its jobs belong to."""
+        planned, done = self.planned(), self.done()
+        return {kind[1] for kind, count in planned.items() if 0 < done[kind] < count}
+
+    def tables(self) -> list[Grid]:
+        """Our tables beside the paper's; rows in which jobs are missing have no average."""
+        grids = benchmarks.benchmark(self.whole, self.path, train=False, **self.narrowing).grids
+        tables = [grid for grid in grids if "n" in next(iter(grid.data), {})]
+        return [without_average(grid, self.incomplete()) for grid in tables] if self.whole.kind == "sweep" else tables
+
+
+def without_average(grid: Grid, rows: set[str]) -> Grid:
+    """A table whose incomplete rows have no average."""
+    if "Avg" not in grid.columns:
+        return grid
+    place = list(grid.columns).index("Avg")
+    blank = [
+        (name, [Entry(MISSING) if i == place and name in rows else entry for i, entry in enumerate(entries)])
+        for name, entries in grid.rows
+    ]
+    missing = [f"Jobs are missing of {', '.join(sorted(rows))}: no average."] if rows else []
+    data = [row for row in grid.data if not (row["algorithm"] in rows and not row["domain"])]
+    return replace(grid, rows=blank, notes=[*missing, *grid.notes], data=data)
+
+
+def agreement(data: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """How many trials the cells have, and which of them agree with the paper's."""
+    filled = Counter(row["n"] for row in data if row["n"])
+    if filled:
+        yield "n: " + ", ".join(f"{n} in {count} cells" for n, count in sorted(filled.items())) + "."
+    compared = [row for row in data if row.get("published") is not None and row["ours"] is not None]
+    same = [row for row in compared if set(row["differs"]) <= {"trials"} and row["published_spread"] is not None]
+    if not same:
+        return
+    far = [row for row in same if outside(row) > 0]
+    each = [
+        f"{row['row']}, {row['column']}: {row['ours']:.1f} against {row['published']:.1f} ± {row['published_spread']:.1f}"
+        for row in sorted(far, key=outside, reverse=True)
+    ]
+    lone = " (ours have no error yet, n = 1)" if all(row["n"] == 1 for row in same) else ""
+    yield f"{len(same) - len(far)} of {len(same)} cells agree with the paper's{lone}." + (
+        f" Others: {'; '.join(each)}." if each else ""
+    )
+
+
+def outside(row: dict[str, Any]) -> float:
+    """How far a number of ours lies outside the paper's error and its own together."""
+    return abs(row["ours"] - row["published"]) - row["published_spread"] - (row["standard_error"] or 0.0)
+
+
+@dataclass(frozen=True)
+class ScriptStudy(Study):
+    """A study that a script of this folder runs.
+
+    Attributes:
+        command: What runs it.
+        file: The file of its numbers.
+        show: Its numbers as Markdown.
+    """
+
+    command: str
+    file: str
+    show: Callable[[Path], str]
+
+    def sections(self) -> Iterator[str]:
+        """Command and tables."""
+        yield f"```text\n{self.command}\n```"
+        file = self.path / self.file
+        yield self.show(file) if file.exists() else "Not run yet."
+
+
+def pretraining(file: Path) -> str:
+    """The tables of the audit's pretraining study."""
+    written = io.StringIO()
+    with redirect_stdout(written):
+        runpy.run_path(str(ROOT / "scripts" / "audit_study.py"))["page"](
+            SimpleNamespace(result=file, format="markdown")
+        )
+    return written.getvalue().strip()
+
+
+def predictions(file: Path) -> str:
+    """Mean absolute errors of predicted accuracies, beside the paper's."""
+    made = json.loads(file.read_text(encoding="utf-8"))
+    rows = made["beside the paper"]
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "| --- |" + " ---: |" * (len(names) - 1)]
+    lines += ["| " + " | ".join(_text(row[name]) for name in names) + " |" for row in rows]
+    about = f"{len(made['classifiers'])} classifiers, whose accuracies span {made['span']:.0f} points."
+    return "\n".join([about, "", *lines])
+
+
+def _text(value: Any) -> str:
+    return MISSING if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+PAPERS = (("selection", "training-domain-validation"), ("selection", "oracle"))
+LADDER: list[Study] = [
+    BenchmarkStudy(
+        1, "OoD-Bench's Table 3: measures of shift on ColoredMNIST", "ood-bench-table-3", "ood-bench-table-3"
+    ),
+    BenchmarkStudy(1, "OoD-Bench's Figure 4", "ood-bench-figure-4", "ood-bench-figure-4"),
+    BenchmarkStudy(
+        2,
+        "OoD-Bench's ColoredMNIST column of Table 2",
+        "ood-bench-coloredmnist",
+        "ood-bench-correlation",
+        (("datasets", "ColoredMNIST-OoD-Bench"),),
+        ("ColoredMNIST-OoD-Bench",),
+    ),
+    BenchmarkStudy(
+        3,
+        "DomainBed's ColoredMNIST",
+        "domainbed-coloredmnist",
+        "domainbed",
+        (("datasets", "ColoredMNIST"), *PAPERS),
+        ("ColoredMNIST",),
+    ),
+    BenchmarkStudy(
+        3,
+        "DomainBed's ColoredMNIST by domain cross-validation",
+        "domainbed-coloredmnist",
+        "domainbed",
+        (
+            ("datasets", "ColoredMNIST"),
+            ("algorithms", "ERM,IRM,CORAL"),
+            ("selection", "domain-cross-validation"),
+            ("trials", "1"),
+        ),
+        ("ColoredMNIST",),
+    ),
+    BenchmarkStudy(4, "All algorithms on EmojiStyles", "builtin-emoji", "builtin-emoji"),
+    ScriptStudy(
+        5,
+        "Linear probe, frozen stages and fine-tuning on PACS at 128 px",
+        "pacs-pretraining",
+        "python scripts/audit_study.py run --pacs pacs_128px_q90.npz --weights resnet50.safetensors --out study",
+        "result.json",
+        pretraining,
+    ),
+    BenchmarkStudy(
+        6,
+        "DomainBed's RotatedMNIST",
+        "domainbed-rotatedmnist",
+        "domainbed",
+        (("datasets", "RotatedMNIST"), ("draws", "5"), ("trials", "1"), *PAPERS),
+        ("RotatedMNIST",),
+    ),
+    ScriptStudy(
+        7,
+        "Predicting accuracy: CIFAR-10 and its corruptions",
+        "cifar-10-accuracy",
+        "python scripts/accuracy_study.py tables out docs/results/cifar-10-accuracy",
+        "study.json",
+        predictions,
+    ),
+    BenchmarkStudy(
+        8, "NICO++'s measures of shift on PACS", "nico-table-1", "nico-table-1", (("datasets", "PACS"),), ("PACS",)
+    ),
+]
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n\n".join([HEAD, *(study.page() for study in LADDER)]) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
