@@ -1,6 +1,6 @@
 """What running jobs costs beside the jobs: replaced workers, idle cores, scheduling.
 
-Run: python perf/pool.py [workers] [busy] [ray] [scheduling]
+Run: python perf/pool.py [workers] [busy] [ray] [scheduling] [gpu]
 """
 
 import json
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.sweeps import pool
+from shiftbed.sweeps.capacity import Capacity, Memory
 from shiftbed.sweeps.forkserver import ForkServer
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool, default_workers
@@ -25,6 +26,7 @@ from shiftbed.training.store import LocalStore
 
 REPEATS = 5
 BUSY_JOBS = 200
+GPU_JOBS, GPU_STEPS = 8, 1_000
 SIZES = (100, 1_000, 10_000, 100_000)
 SLEEPER = '''
 import time
@@ -98,6 +100,38 @@ def busy_share(on: str) -> None:
     print(f"{on}: {words}: {100 * jobs / workers / wall:.1f} % busy")
 
 
+def jobs_on_gpu() -> None:
+    """Seconds of a few jobs on a GPU one by one, and as many at once as the first was seen to leave room for."""
+    from shiftbed.sweeps.verbs import sweep
+
+    fields = {"steps": GPU_STEPS, "evaluate_every": GPU_STEPS // 5}
+    request = Request("ColoredDigits", "Mixup", trials=GPU_JOBS, test_domains=["-90%"], fields=fields)
+    saw = Capacity.saw
+
+    def say(capacity: Capacity, runtime: Runtime, memory: Memory) -> None:
+        saw(capacity, runtime, memory)
+        seen = f"{memory.used / 2**20:,.0f} of {memory.total / 2**20:,.0f} MiB"
+        print(f"  a job alone needs {seen}: {capacity.of(runtime)} at once", flush=True)
+
+    for jobs_per_device in (1, None):
+        crowds: list[int] = []
+        Capacity.saw = say if jobs_per_device is None else saw  # type: ignore[method-assign]
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            progress = sweep(
+                request,
+                folder,
+                device="cuda",
+                jobs_per_device=jobs_per_device,
+                on_change=lambda progress, crowds=crowds: crowds.append(len(progress.running)),
+            )
+            wall = time.perf_counter() - started
+        said = (
+            f"{len(progress.ended)} jobs in {wall:.1f} s, at most {max(crowds)} at once, {len(progress.failed)} failed"
+        )
+        print(f"{jobs_per_device or 'auto'} on the GPU: {said}", flush=True)
+
+
 class InstantServer:
     """Stands in for the fork server; its workers end every job at once."""
 
@@ -150,9 +184,9 @@ def scheduling() -> None:
 
 
 def main() -> None:
-    """Prints what is asked for; without a word all but Ray."""
+    """Prints what is asked for; without a word all but Ray and the GPU."""
     for word in sys.argv[1:] or ("workers", "scheduling", "busy"):
-        {"workers": replaced_workers, "scheduling": scheduling}.get(
+        {"workers": replaced_workers, "scheduling": scheduling, "gpu": jobs_on_gpu}.get(
             word, lambda word=word: busy_share("ray" if word == "ray" else "local")
         )()
 

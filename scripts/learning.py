@@ -8,7 +8,9 @@ from the IDX files in FOLDER, IRM and VREx must leave colour for shape, which ER
 """
 
 import argparse
+import json
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ LEARNERS = [name for name in ALGORITHMS if name not in ("LinearProbe", "LPFT", "
 TESTS = {"RotatedDigits": "75", "EmojiStyles": "noto"}
 COLOURED, TESTED = "ColoredMNIST-OoD-Bench", "-90%"
 COLOUR_DRAWS = 20
+PRECISION = "bf16"  # the default of a GPU, named so that the page can be written anywhere from its records
 
 
 def last(job: JobRecords, role: str, part: str) -> float:
@@ -45,7 +48,7 @@ def best_of_draws(folder: Path, datasets: dict[str, str], workers: int | None) -
         request = shiftbed.Request(
             [dataset], LEARNERS, draws=DRAWS, test_domains=[test], fields=fields, overrides=overrides
         )
-        shiftbed.sweep(request, folder, workers=workers)
+        shiftbed.sweep(request, folder, workers=workers, precision=PRECISION)
     cells: dict[tuple[str, str], list[JobRecords]] = {}
     for job in finished_jobs(LocalStore(folder)):
         cells.setdefault((job.description["dataset"], job.description["algorithm"]), []).append(job)
@@ -55,7 +58,7 @@ def best_of_draws(folder: Path, datasets: dict[str, str], workers: int | None) -
 def coloured_models(folder: Path, algorithms: list[str], draws: int, workers: int | None) -> dict[str, Path]:
     """The job of each algorithm that does best on the held-out tenth of the test domain: the oracle's choice."""
     request = shiftbed.Request([COLOURED], algorithms, draws=draws, test_domains=[TESTED], recipe="ood-bench")
-    shiftbed.sweep(request, folder, workers=workers, keep="final")
+    shiftbed.sweep(request, folder, workers=workers, keep="final", precision=PRECISION)
     chosen: dict[str, JobRecords] = {}
     for job in finished_jobs(LocalStore(folder)):
         name = job.description["algorithm"]
@@ -64,15 +67,21 @@ def coloured_models(folder: Path, algorithms: list[str], draws: int, workers: in
     return {name: folder / "jobs" / job.id for name, job in chosen.items()}
 
 
+@dataclass(frozen=True)
 class Findings:
     """What is said of a classifier on the test domain: accuracy, share of the first class, and reliance on colour."""
 
-    def __init__(self, predict, images: np.ndarray, labels: np.ndarray) -> None:
+    count: int
+    accuracy: float
+    first: float
+    changed: float
+
+    @classmethod
+    def of(cls, predict, images: np.ndarray, labels: np.ndarray) -> "Findings":
+        """Of a function from images to classes."""
         guesses, swapped = predict(images), predict(images[..., ::-1])
-        self.count = len(labels)
-        self.accuracy = float((guesses == labels).mean())
-        self.first = float((guesses == 0).mean())
-        self.changed = float((guesses != swapped).mean())
+        shares = (guesses == labels, guesses == 0, guesses != swapped)
+        return cls(len(labels), *(float(share.mean()) for share in shares))
 
     @property
     def leaves_colour(self) -> bool:
@@ -83,10 +92,10 @@ class Findings:
 
 
 def findings(run: Path) -> Findings:
-    """Of a trained model, on the part of the test domain that did not choose it."""
+    """Of a trained model, on the test domain."""
     domain = load(COLOURED)[TESTED]
     model = shiftbed.load(run)
-    return Findings(lambda x: model.predict(x).argmax(1), np.asarray(domain.inputs), np.asarray(domain.labels))
+    return Findings.of(lambda x: model.predict(x).argmax(1), np.asarray(domain.inputs), np.asarray(domain.labels))
 
 
 def main() -> None:
@@ -98,9 +107,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/learning.md"))
     options = parser.parse_args()
     os.environ["SHIFTBED_DATA"] = str(options.store / "data")
-    prepare(COLOURED, options.mnist)
-    runs = coloured_models(options.store / "coloured", ["ERM", "IRM", "VREx"], COLOUR_DRAWS, options.workers)
-    found = {name: findings(run) for name, run in runs.items()}
+    kept = options.store / "findings.json"
+    if not kept.exists():
+        prepare(COLOURED, options.mnist)
+        runs = coloured_models(options.store / "coloured", ["ERM", "IRM", "VREx"], COLOUR_DRAWS, options.workers)
+        kept.write_text(json.dumps({name: asdict(findings(run)) for name, run in runs.items()}), encoding="utf-8")
+    found = {name: Findings(**one) for name, one in json.loads(kept.read_bytes()).items()}
     accuracies = best_of_draws(options.store / "sweep", TESTS, options.workers)
     options.out.write_text(page(accuracies, found), encoding="utf-8")
     print(f"wrote {options.out}")

@@ -13,7 +13,8 @@ def sentence(error: Exception) -> str:
     if isinstance(error, ShiftbedError):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} in {Path(frame.filename).name} line {frame.lineno}: {error}"
+    said = str(error).strip().partition("\n")[0]  # CUDA's errors go on with advice to developers
+    return f"{type(error).__name__} in {Path(frame.filename).name} line {frame.lineno}: {said}"
 
 
 class UnknownNameError(ShiftbedError):

@@ -76,8 +76,8 @@ def benchmark(
         trials: Trials, instead of the paper's.
         steps: Updates, instead of the recipe's.
         selections: Only these of its selections.
-        train: Run what is not done yet; without it the tables show the records there are, and neither data nor initial
-            weights have to be here.
+        train: Run what is not done yet, or measure it; without it the tables show what there is, and neither data nor
+            initial weights have to be here.
         workers: Processes.
         device: Where to train.
         precision: The arithmetic.
@@ -96,7 +96,7 @@ def benchmark(
     whole = load(name)
     asked = narrowed(whole, datasets, algorithms, parts, draws, trials, steps, selections)
     if asked.kind != "sweep":
-        return Outcome(asked, [_measured(whole, part, Path(out), on_number) for part in asked.parts])
+        return Outcome(asked, [_measured(whole, part, Path(out), train, on_number) for part in asked.parts])
     if not train:
         return Outcome(asked, results(whole, asked, out, precision))
     precision = precision or default_precision(find_runtimes(device)[0])
@@ -289,7 +289,9 @@ def _belongs(table: Table, row: str, part: SweepPart) -> bool:
     return table.names[row] in part.algorithms and by_hand == wanted
 
 
-def _measured(whole: Benchmark, part: Part, out: Path, on_number: Callable[[str, int, int], None]) -> Grid:
+def _measured(
+    whole: Benchmark, part: Part, out: Path, measure: bool, on_number: Callable[[str, int, int], None]
+) -> Grid:
     """What the room of another kind of benchmark measured, beside the paper's numbers.
 
     The room's `run(part, out)` gives a mapping for each number: `labels` as the published cell has them,
@@ -305,7 +307,9 @@ def _measured(whole: Benchmark, part: Part, out: Path, on_number: Callable[[str,
     shown: list[Number] = []
     differs: dict[str, dict[str, str]] = {}
     # Classifiers look at all images before the first number is known: that is shown too.
-    more = {"on_progress": on_number} if isinstance(part, AccuracyPart) else {}
+    more: dict[str, Any] = {"on_progress": on_number} if isinstance(part, AccuracyPart) else {}
+    if isinstance(part, ShiftPart) and not measure:
+        more["measure"] = False
     source = {"source": part.published.differs} if part.published and part.published.differs else {}
     for one in run(part, out, **more):
         labels = dict(one["labels"])

@@ -70,7 +70,7 @@ def benchmark(
     trials: Annotated[int | None, typer.Option(min=1, help="Trials, instead of the paper's.")] = None,
     steps: Steps = None,
     selection: Annotated[list[str] | None, typer.Option(help="Only this of its selections (repeatable).")] = None,
-    train: Annotated[bool, typer.Option(help="Train what is not done; else only show the records there are.")] = True,
+    train: Annotated[bool, typer.Option(help="Run what is not done yet; else only show what there is.")] = True,
     device: Device = None,
     precision: Precision = None,
     on: Annotated[str, typer.Option(help="local, ray or slurm: where jobs run.")] = "local",
@@ -106,7 +106,8 @@ def benchmark(
 
         if whole.kind != "sweep":
             with work_bar(console) as bar:
-                return room.benchmark(whole, out, parts=[one.name for one in asked.parts], on_number=bar)
+                chosen = [one.name for one in asked.parts]
+                return room.benchmark(whole, out, parts=chosen, train=train, on_number=bar)
         with SweepView(console) as view:
             return room.benchmark(
                 whole,

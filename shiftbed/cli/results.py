@@ -11,6 +11,8 @@ from rich.table import Table as RichTable
 
 from shiftbed.cli.shared import AsJson, Device, app, console, names, next_command, one_of, plural
 
+NEAR_FAR = "near-far"
+
 
 @app.command()
 def tables(
@@ -23,7 +25,11 @@ def tables(
         typer.Option(help="As a paper shows it: spread, groups, variance, improvement, ranking, eoa or diwa."),
     ] = None,
     groups: Annotated[
-        Path | None, typer.Option(help="YAML for --view groups: domains by group, or a distance by domain (near, far).")
+        str | None,
+        typer.Option(
+            help="For --view groups: near-far (thirds of the stored Fréchet distance), or a YAML file of domains by "
+            "group or of a distance by domain."
+        ),
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Rank against another sweep's folder.")] = None,
 ) -> None:
@@ -39,7 +45,11 @@ def tables(
     read = partial(read_tables, selections=selection or [], se=one_of(se, ("sample", "population"), "standard error"))
     found = read(folder)
     shown: list[make.Table | make.Grid] = []
-    if view is not None:
+    if view == "groups" and groups == NEAR_FAR:
+        from shiftbed.shift.near_far import near_and_far
+
+        shown += [make.group_grid(table, near_and_far(table, folder)) for table in found]
+    elif view is not None:
         shown += make.view_tables(found, view, make.read_groups(groups) if groups else None, shift_kinds(folder))
     elif against is not None:
         shown += make.boards_against(found, read(against))

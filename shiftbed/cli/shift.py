@@ -79,6 +79,7 @@ def shift(
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Of kde: fit thresholds to no shift.")] = False,
     baseline: Annotated[bool, typer.Option(help="Measure a pair without shift too.")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Decides everything that is drawn.")] = 0,
+    on: Annotated[Path | None, typer.Option(help="A folder of images without labels as the test side.")] = None,
     model: Annotated[Path | None, typer.Option(help="A trained model: bounds on its test error.")] = None,
     tsne: Annotated[bool, typer.Option("--tsne", help="Draw the examples by domain and by class too.")] = False,
     out: Annotated[Path, typer.Option(help="The folder for numbers and pictures.")] = Path("shiftbed-shift"),
@@ -92,11 +93,16 @@ def shift(
     from shiftbed.report.live import work_bar
     from shiftbed.shift.features import open_dataset
     from shiftbed.shift.measure import measure_shift
+    from shiftbed.shift.unlabelled import with_unlabelled
     from shiftbed.training.store import write_json
 
     one_of(method, METHODS, "method")
+    opened, tested = open_dataset(dataset), names(test)
+    if on is not None:
+        opened = with_unlabelled(opened, on)
+        tested, measures = [opened.domains[-1].name], measures or "all"
     taken: dict[str, Any] = {"classes": names(classes), "size": size}
-    asked = Asked(open_dataset(dataset), names(train), names(test), taken, features, weights, seed, device)
+    asked = Asked(opened, names(train), tested, taken, features, weights, seed, device)
     options: dict[str, Any] = {
         "method": method, "network": network, "runs": runs, "most": most, "calibrate": calibrate,
         "baseline": baseline, "seed": seed, "device": device,

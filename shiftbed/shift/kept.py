@@ -14,7 +14,7 @@ MATRIX = "-matrix.json"
 Points = dict[str, tuple[ShiftEstimate, ShiftEstimate]]  # by dataset, diversity and correlation shift
 
 
-class NotMeasured(StoreError):
+class NotMeasuredError(StoreError):
     """An estimate is not there, and nothing was to be measured."""
 
 
@@ -23,7 +23,7 @@ class Kept:
 
     Args:
         path: The file.
-        measure: Measure what is not there; without it `NotMeasured` is raised.
+        measure: Measure what is not there; without it `NotMeasuredError` is raised.
 
     Raises:
         StoreError: The file is there but is not one of ours.
@@ -40,7 +40,7 @@ class Kept:
         """The estimates of this key, measured if they are not there."""
         name = digest(key)[:20]
         if name not in self._found and not self._measures:
-            raise NotMeasured(f"{self._path} does not have all that is asked for; measure it first.")
+            raise NotMeasuredError(f"{self._path} does not have all that is asked for; measure it first.")
         if name not in self._found:
             self._found[name] = [one.as_json() for one in make()]
             if self._path is not None:

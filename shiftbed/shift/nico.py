@@ -1,6 +1,7 @@
 """NICO++'s Table 1: covariate and concept shift of a dataset, over random domains and classes."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import stats
 
-from shiftbed.data import MultiDomainDataset
+from shiftbed.data import MultiDomainDataset, card
 from shiftbed.errors import DataError
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.features import open_dataset, samples_of
-from shiftbed.shift.kept import Kept
+from shiftbed.shift.kept import Kept, NotMeasuredError
 from shiftbed.shift.measures import Settings, take
 from shiftbed.shift.samples import Sample, union
 from shiftbed.training.device import find_runtime
@@ -123,7 +124,7 @@ def nico_table_1(
         dataset: Any dataset.
         runs: Draws of domains and classes.
         saved: A file that keeps finished runs.
-        measure: Do the runs that it does not have; without it `NotMeasured` is raised.
+        measure: Do the runs that it does not have; without it `NotMeasuredError` is raised.
         on_progress: Called with what is done, how many runs of it are, and how many there are.
         options: Those of `covariate_and_concept`.
     """
@@ -149,7 +150,7 @@ def run(part: Part, out: Path, measure: bool = True) -> Iterator[dict[str, Any]]
     for setting, options in part.options().items():
         counts = {"train": options["training_domains"], "test": options["test_domains"], "classes": options["classes"]}
         found: dict[str, ShiftEstimate] = {}
-        with suppress(NotMeasured):
+        with suppress(NotMeasuredError):
             found = nico_table_1(part.dataset, part.runs, saved=out / "measurements.json", measure=measure, **counts)
         for name, one in found.items():
             labels = {"dataset": part.dataset, "setting": setting, "measure": name}

@@ -13,7 +13,7 @@ from shiftbed.data.mnist import coloured_study
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.estimators import Found, How, integrated
 from shiftbed.shift.features import samples_of
-from shiftbed.shift.kept import Kept, NotMeasured
+from shiftbed.shift.kept import Kept, NotMeasuredError
 from shiftbed.shift.measure import ShiftMeasurement, measure_shift
 from shiftbed.shift.measures import Settings, take
 from shiftbed.training.store import write_json
@@ -88,7 +88,7 @@ def run(
     values: dict[str, float] = {}
     for (setting, options), asked in product(part.options().items(), part.measures):
         labels = {"dataset": part.dataset, "setting": setting}
-        with suppress(NotMeasured):
+        with suppress(NotMeasuredError):
             for name, one in _of_measure(asked, options, part, folder, most, kept):
                 values[setting] = values.get(setting, one.value)
                 yield {

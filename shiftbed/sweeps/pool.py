@@ -234,7 +234,8 @@ class LocalPool:
             self._waiting.append(job)  # somebody else finished it, which the next look will show
         else:
             self._end(job, message["outcome"])
-        if [other.runtime for other in self._seats].count(seat.runtime) > self._capacity.of(seat.runtime):
+        lost = message["event"] == "failed" and seat.runtime.on_gpu  # a failed kernel leaves no device to its process
+        if lost or [other.runtime for other in self._seats].count(seat.runtime) > self._capacity.of(seat.runtime):
             self._seats.remove(seat)
             seat.connection.close()  # upon which the worker leaves
 

@@ -86,7 +86,8 @@ class Worker:
                 self.tell(event="step", id=job_id, share=step / description["recipe"]["steps"])
 
         message = attempt(description, self.store, self.keep, self.runtime, on_step, lambda: self.stopping)
-        self.tell_memory()
+        if message["event"] == "ended":  # a failed kernel would have left the process without its device
+            self.tell_memory()
         self.tell(id=job_id, **message)
 
     def tell_memory(self) -> None:

@@ -1,20 +1,21 @@
 """Spreads: how one model's accuracy differs between test domains, groups of domains, checkpoints and trials."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
-from shiftbed.tables.estimates import Estimate
+from shiftbed.tables.estimates import DIVISORS, Estimate
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, Chosen, Table, Tested
 
 LAST_RECORDS = 10
 MEASURES = ("overall", "average", "deviation", "worst")
 EVERY = "All"
+NAMED = 12  # domains of a group that notes name
 
 
 def domain_summary(accuracies: Mapping[str, float], counts: Mapping[str, float], ddof: int = 1) -> dict[str, float]:
@@ -64,12 +65,14 @@ def spread_estimates(table: Table, tested: Tested, ddof: int = 1) -> dict[str, d
 
 def _spread(table: Table, tested: Tested, ddof: int) -> Grid:
     cells = spread_estimates(table, tested, ddof)
+    counts = {name: max((cell.n for cell in cells[name].values() if cell), default=0) for name in table.algorithms}
     keys = (*tested, *MEASURES)
     columns = {key: _column([cells[name][key] for name in table.algorithms], key, table) for key in keys}
     divisor = "K − 1, as in NICO++'s formula; its tables divide by K" if ddof else "K, as in NICO++'s tables"
     return Grid(
         title=table.title,
-        caption=f"{table.selection.name}: accuracy in % of one model by test domain, mean over trials",
+        caption=f"{table.selection.name}: accuracy in % of one model by test domain, mean ± standard error"
+        f"{DIVISORS[table.se]}, n = {_counted(counts.values())}",
         corner="algorithm",
         columns=[*tested, "Ova", "Avg", "Std", "worst"],
         rows=[(name, [columns[key][row] for key in keys]) for row, name in enumerate(table.algorithms)],
@@ -79,16 +82,30 @@ def _spread(table: Table, tested: Tested, ddof: int) -> Grid:
         ],
         data=[
             {
-                "dataset": table.dataset,
-                "selection": table.selection.name,
-                "algorithm": name,
+                **_origin(table, name),
                 **{key: None if cell is None else cell.mean for key, cell in cells[name].items()},
-                "n": max((cell.n for cell in cells[name].values() if cell), default=0),
+                **{f"{key} ±": None if cell is None else cell.standard_error for key, cell in cells[name].items()},
+                "n": counts[name],
                 "ddof": ddof,
             }
             for name in table.algorithms
         ],
     )
+
+
+def _with_doubt(mean: float, doubt: float | None, mark: str) -> str:
+    return f"{mean:.2f}{mark}" + ("" if doubt is None else f" ±{doubt:.2f}")
+
+
+def _counted(counts: Iterable[int]) -> str:
+    """How many trials numbers rest on, in words."""
+    return " or ".join(map(str, sorted({n for n in counts if n}))) or "0"
+
+
+def _origin(table: Table, algorithm: str) -> dict[str, Any]:
+    """Where a row of numbers for machines comes from."""
+    selection = table.selection
+    return {"dataset": table.dataset, "selection": selection.name, "oracle": selection.oracle, "algorithm": algorithm}
 
 
 def _with_summary(one: Chosen, tested: Tested, ddof: int) -> dict[str, float]:
@@ -98,7 +115,7 @@ def _with_summary(one: Chosen, tested: Tested, ddof: int) -> dict[str, float]:
 
 def _column(cells: Sequence[Estimate | None], key: str, table: Table) -> list[Entry]:
     mark = ORACLE_MARK if table.selection.oracle else ""
-    texts = [MISSING if cell is None else f"{cell.mean:.2f}{mark}" for cell in cells]
+    texts = [MISSING if cell is None else _with_doubt(cell.mean, cell.standard_error, mark) for cell in cells]
     if key == "deviation":  # neither a small nor a large one is better by itself
         return [Entry(text) for text in texts]
     return placed(texts, [None if cell is None else cell.mean for cell in cells], decimals=2)
@@ -115,32 +132,32 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
         ShiftbedError: There are no groups.
     """
     cells = group_estimates(table, groups)
+    members = [(group, list(domains)) for group, domains in (groups or {}).items()]
     shown = list(dict.fromkeys(group for _, group in cells))
     mark = ORACLE_MARK if table.selection.oracle else ""
     columns = {}
     for group in shown:
         column = [cells[name, group] for name in table.algorithms]
-        texts = [
-            MISSING
-            if cell is None
-            else f"{cell.mean:.2f}{mark}" + ("" if cell.deviation is None else f" ±{cell.deviation:.2f}")
-            for cell in column
-        ]
+        texts = [MISSING if cell is None else _with_doubt(cell.mean, cell.deviation, mark) for cell in column]
         columns[group] = placed(texts, [None if cell is None else cell.mean for cell in column], decimals=2)
-    counts = sorted({cell.n for cell in cells.values() if cell})
+    counts = _counted(cell.n for cell in cells.values() if cell)
     return Grid(
         title=table.title,
         caption=f"{table.selection.name}: accuracy in %, mean ± standard deviation of runs, "
-        f"n = {' or '.join(map(str, counts)) or 0}; every domain of a group weighs the same",
+        f"n = {counts}; every domain of a group weighs the same",
         corner="algorithm",
         columns=shown,
         rows=[(name, [columns[group][row] for group in shown]) for row, name in enumerate(table.algorithms)],
-        notes=table.notes(),
+        notes=[
+            *(
+                f"{group}: {', '.join(some) if len(some) <= NAMED else f'{len(some)} domains'}."
+                for group, some in members
+            ),
+            *table.notes(),
+        ],
         data=[
             {
-                "dataset": table.dataset,
-                "selection": table.selection.name,
-                "algorithm": name,
+                **_origin(table, name),
                 "group": group,
                 "accuracy": cell.mean if cell else None,
                 "deviation": cell.deviation if cell else None,
@@ -195,9 +212,10 @@ def improvements(table: Table, baseline: str = BASELINE) -> list[dict[str, Any]]
             trials = sorted(set(one) & set(other))
             if name != baseline and trials:
                 reference = statistics.fmean(other[trial] for trial in trials)
-                gain = statistics.fmean(one[trial] - other[trial] for trial in trials)
-                row = {"algorithm": name, "test": column[1], "baseline": reference, "improvement": gain}
-                rows.append({**row, "n": len(trials)})
+                gain = Estimate.of([one[trial] - other[trial] for trial in trials], table.se)
+                assert gain is not None
+                row = {**_origin(table, name), "test": column[1], "baseline": reference, "improvement": gain.mean}
+                rows.append({**row, "standard_error": gain.standard_error, "n": gain.n})
     return rows
 
 
@@ -213,11 +231,13 @@ def variance_grid(source: Table, oracle: Table | None = None, last: int = LAST_R
     rows, data = [], []
     for name in source.algorithms:
         numbers = variances(source, name, oracle, last)
+        trials = max((len(found) for found in source.chosen[name].values()), default=0)
         rows.append((name, [Entry(MISSING if value is None else f"{value:.2f}") for value in numbers.values()]))
-        data.append({"dataset": source.dataset, "selection": source.selection.name, "algorithm": name, **numbers})
+        data.append({**_origin(source, name), **numbers, "n": trials})
     return Grid(
         title=source.title,
-        caption=f"{source.selection.name}: standard deviations and gap, in points, mean over test domains",
+        caption=f"{source.selection.name}: standard deviations and gap, in points, mean over test domains, "
+        f"n = {_counted(row['n'] for row in data)}",
         corner="algorithm",
         columns=["epoch", "seed", "gap"],
         rows=rows,

@@ -8,7 +8,8 @@ import yaml
 from shiftbed.errors import ShiftbedError
 from shiftbed.registry import did_you_mean
 from shiftbed.tables.ensembles import ensemble_grid
-from shiftbed.tables.grids import Entry, Grid
+from shiftbed.tables.estimates import DIVISORS
+from shiftbed.tables.grids import MISSING, Entry, Grid
 from shiftbed.tables.leaderboards import Kinds, Leaderboard, leaderboards, ranking_grid
 from shiftbed.tables.spreads import group_grid, improvements, spread_grid, thirds, variance_grid
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
@@ -31,15 +32,20 @@ def improvement_grid(table: Table) -> Grid:
     if not rows:
         raise ShiftbedError(f"An improvement over {BASELINE} needs {BASELINE} and another algorithm; sweep both.")
     baseline = {row["test"]: row["baseline"] for row in rows}
-    gains = {(row["test"], row["algorithm"]): row["improvement"] for row in rows}
+    gains = {(row["test"], row["algorithm"]): row for row in rows}
     mark = ORACLE_MARK if table.selection.oracle else ""
+    counts = sorted({row["n"] for row in rows})
 
     def shown(test: str, name: str) -> Entry:
-        return Entry(f"{gains[test, name]:+.1f}{mark}" if (test, name) in gains else "–")
+        if (test, name) not in gains:
+            return Entry(MISSING)
+        error = gains[test, name]["standard_error"]
+        return Entry(f"{gains[test, name]['improvement']:+.1f}{mark}" + ("" if error is None else f" ±{error:.1f}"))
 
     return Grid(
         title=table.title,
-        caption=f"{table.selection.name}: accuracy of {BASELINE} in %, and the improvement over it in points",
+        caption=f"{table.selection.name}: accuracy of {BASELINE} in %, and the improvement over it in points, ± its "
+        f"standard error{DIVISORS[table.se]}, n = {' or '.join(map(str, counts))}",
         corner="test domain",
         columns=[BASELINE, *names],
         rows=[

@@ -43,7 +43,7 @@ def assert_cheats_are_found_out():
         "opposite colour": lambda x: 1 - by_colour(x),
     }
     for name, predict in cheats.items():
-        assert not learning.Findings(predict, images, labels).leaves_colour, name
+        assert not learning.Findings.of(predict, images, labels).leaves_colour, name
 
 
 def test_every_algorithm_comes_within_eight_points_of_erm(tmp_path):

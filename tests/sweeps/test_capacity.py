@@ -104,6 +104,11 @@ def test_a_job_that_does_not_fit_alone_has_failed(tmp_path, monkeypatch):
     assert pool._capacity.of(GPU) == 1
 
 
+def test_a_worker_whose_job_failed_on_a_gpu_is_replaced(tmp_path, monkeypatch):
+    _, server, progress = run_on_gpu(tmp_path, monkeypatch, Capacity(1, measured=False), room_for=0)
+    assert len(server.workers) == len(progress.failed) == 8
+
+
 def run_on_gpu(folder, monkeypatch, capacity, room_for):
     server = FakeServer(room_for)
     monkeypatch.setattr(room, "ForkServer", lambda: server)

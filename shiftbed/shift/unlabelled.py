@@ -1,0 +1,40 @@
+"""Images without labels as one more domain: measures that need no labels compare it with the others."""
+
+from pathlib import Path
+
+import numpy as np
+
+from shiftbed.data import Domain, MultiDomainDataset
+from shiftbed.data.finding import walk_images
+from shiftbed.data.pack import Refused, decode, image_size
+from shiftbed.errors import DataError
+
+
+def with_unlabelled(dataset: MultiDomainDataset, folder: str | Path) -> MultiDomainDataset:
+    """A dataset with one more domain, the image files in a folder and below it, whose labels nobody knows.
+
+    They are brought to the size of the dataset's images, if these have one.
+
+    Raises:
+        DataError: There are no images, one cannot be read, or the dataset is not of colour images.
+    """
+    shape = dataset.card.input_shape
+    if shape and (len(shape) != 3 or shape[0] != 3):
+        raise DataError(f"The inputs of {dataset.card.name} are no colour images, so that files cannot join them.")
+    files = sorted(walk_images(Path(folder)))
+    if not files:
+        raise DataError(f"There are no images in {folder} or the folders below it.")
+    made = []
+    for path in files:
+        size = shape[1:] if shape else image_size(path)
+        image = size if isinstance(size, Refused) else decode(path, *size)
+        if isinstance(image, Refused):
+            raise DataError(f"{path} is {image.why}; remove it from the folder.")
+        made.append(image)
+    inputs = np.stack(made) if len({image.shape for image in made}) == 1 else made
+    name = Path(folder).resolve().name
+    if name in {domain.name for domain in dataset.domains}:
+        name = f"{name} (not labelled)"
+    domain = Domain(name, inputs, np.full(len(made), -1))  # type: ignore[arg-type]  # images of several sizes
+    counts = {**dataset.card.domains, name: len(made)}
+    return MultiDomainDataset(dataset.card.model_copy(update={"domains": counts}), (*dataset.domains, domain))
