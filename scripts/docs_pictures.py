@@ -14,20 +14,18 @@ import numpy as np
 
 import shiftbed
 from shiftbed.accuracy.study import study
+from shiftbed.accuracy.sweep import predict_sweep
 from shiftbed.audit.pretraining import run_study
 from shiftbed.audit.subject import Subject
 from shiftbed.data import load
 from shiftbed.data.look import contact_sheet
-from shiftbed.report.demo import predicted
 from shiftbed.report.figures import FIGURES, figure
-from shiftbed.report.folder import ACCURACY, PREDICTIONS, SHIFT, write_json
+from shiftbed.report.folder import ACCURACY, SHIFT, write_json
 from shiftbed.shift.features import samples_of
 from shiftbed.shift.matrix import matrix
 from shiftbed.shift.measures import Settings
 from shiftbed.shift.studies import run as run_grid
 from shiftbed.sweeps.plan import Request
-from shiftbed.sweeps.records import finished_jobs
-from shiftbed.training.store import LocalStore
 
 DOCS = Path(__file__).parents[1] / "docs"
 BUILT_IN = ("ColoredDigits", "EmojiStyles", "RotatedDigits")
@@ -66,9 +64,7 @@ def results(folder: Path, steps: int = 200, trials: int = 2, values: tuple[float
     found = matrix(samples, ["mmd"], Settings(), saved=folder / SHIFT / "EmojiStyles-pairs.kept")
     write_json(found.as_json(), folder / SHIFT / "EmojiStyles-matrix.json")
     colours(folder, values)
-    jobs = [job for job in finished_jobs(LocalStore(folder)) if job.description["dataset"] == "EmojiStyles"]
-    if not (folder / ACCURACY / PREDICTIONS).exists():
-        write_json(predicted(jobs, folder, (1, 3), lambda *_: None), folder / ACCURACY / PREDICTIONS)
+    predict_sweep(folder, severities=(1, 3), images=250)
     if not (folder / ACCURACY / "changes.json").exists():
         for name in algorithms[: 2 * trials]:
             shiftbed.train("RotatedDigits", name, "75", folder / "models", steps=steps)

@@ -97,7 +97,7 @@ class BenchmarkStudy(Study):
     @cached_property
     def whole(self) -> Benchmark:
         """The benchmark as its file has it."""
-        return benchmarks.load(self.benchmark)
+        return benchmarks.load(str(ROOT / self.benchmark) if self.benchmark.endswith(".yaml") else self.benchmark)
 
     @cached_property
     def narrowing(self) -> dict[str, Any]:
@@ -334,6 +334,9 @@ LADDER: list[Study] = [
         ("ColoredMNIST",),
     ),
     BenchmarkStudy(4, "All algorithms on EmojiStyles", "builtin-emoji", "builtin-emoji"),
+    BenchmarkStudy(
+        5, "PACS at 128 px, 1,000 steps", "pacs-128px", "docs/results/pacs-128px.yaml", (("trials", "1"),), ("PACS",)
+    ),
     ScriptStudy(
         5,
         "Linear probe, frozen stages and fine-tuning on PACS at 128 px",

@@ -32,7 +32,7 @@ from shiftbed.shift.closed_forms import CLOSED_FORMS, coloured_correlation
 from shiftbed.shift.features import samples_of
 from shiftbed.shift.measure import measure_shift
 from shiftbed.shift.nico import nico_table_1
-from shiftbed.shift.studies import run
+from shiftbed.shift.studies import ahead, run
 from shiftbed.training.device import find_runtime
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -101,23 +101,36 @@ class Clock:
                 return
             self.longest = max(self.longest, self.spent() - before)
             yield step
+        getattr(steps, "close", lambda: None)()
         print(f"stopped after {self.spent():.0f} s: run it again to go on", flush=True)
 
 
-def table_3(results: dict[str, Any], folder: Path | None, kept: Path, clock: Clock) -> None:
+def side_by_side(part: Any, kept: Path, clock: Clock, workers: int, **data: Any) -> None:
+    """Measures ahead in several processes, if asked for."""
+    if workers > 1:
+        for done in clock.within(ahead(part, kept, workers=workers, **data)):
+            print(f"{clock.spent():6.0f} s  {part.name}  {done}", flush=True)
+
+
+def table_3(results: dict[str, Any], kept: Path, clock: Clock, workers: int, **data: Any) -> None:
     """OoD-Bench's Table 3 by the three methods, beside EMD, MMD and NI."""
     found = results.setdefault("table 3", {})
-    for one in clock.within(run(find("ood-bench-table-3").parts[0], kept, folder)):
+    (part,) = find("ood-bench-table-3").parts
+    side_by_side(part, kept, clock, workers, **data)
+    for one in clock.within(run(part, kept, **data)):
         labels = one["labels"]
         found.setdefault(labels["setting"], {})[labels["measure"]] = [one["mean"], one["spread"]]
         save(results)
         print(f"{clock.spent():6.0f} s", labels["setting"], labels["measure"], one["mean"], one["spread"], flush=True)
 
 
-def figure_4(folder: Path | None, kept: Path, clock: Clock) -> None:
+def figure_4(kept: Path, clock: Clock, workers: int, **data: Any) -> None:
     """OoD-Bench's Figure 4: the three heat maps, in the folder of measurements."""
-    for part in find("ood-bench-figure-4").parts:
-        for one in clock.within(run(part, kept, folder)):
+    parts = find("ood-bench-figure-4").parts
+    for part in parts:
+        side_by_side(part, kept, clock, workers, **data)
+    for part in parts:
+        for one in clock.within(run(part, kept, **data)):
             print(f"{clock.spent():6.0f} s  {part.name}  {one['labels']['setting']}: {one['mean']:.3f}", flush=True)
 
 
@@ -226,21 +239,23 @@ def main() -> None:
     arguments.add_argument("source", nargs="?", help="MNIST's folder, PACS's archive, or a dataset's name")
     arguments.add_argument("out", nargs="?", type=Path, default=Path("shiftbed-benchmark"))
     arguments.add_argument("--seconds", type=float, default=float("inf"), help="stop when so many are spent")
+    arguments.add_argument("--workers", type=int, default=1, help="processes of table-3 and figure-4")
+    arguments.add_argument("--most", type=int, help="examples a domain of table-3 and figure-4, for a trial")
     arguments.add_argument("--weights", type=Path, help="of the ResNet-50")
     arguments.add_argument("--runs", type=int, default=5, help="of nico")
-    arguments.add_argument("--network", help="of nico")
+    arguments.add_argument("--epochs", type=int, default=20, help="of nico")
     asked = arguments.parse_args()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     source = asked.source and Path(asked.source)
     clock = Clock(asked.seconds)
-    network = {"network": asked.network} if asked.network else {}
+    data = {"folder": source, "most": asked.most}
     studies: dict[str, Callable[[], None]] = {
         "closed-forms": lambda: closed_forms(results),
         "coverage": lambda: coverage(results),
-        "table-3": lambda: table_3(results, source, asked.out, clock),
-        "figure-4": lambda: figure_4(source, asked.out, clock),
+        "table-3": lambda: table_3(results, asked.out, clock, asked.workers, **data),
+        "figure-4": lambda: figure_4(asked.out, clock, asked.workers, **data),
         "pack": lambda: pack(source, asked.weights),
-        "nico": lambda: nico(results, asked.source, asked.out, clock, asked.runs, **network),
+        "nico": lambda: nico(results, asked.source, asked.out, clock, asked.runs, epochs=asked.epochs),
         "page": lambda: None,
     }
     studies[asked.study]()
