@@ -26,7 +26,7 @@ from shiftbed.training.store import LocalStore
 
 REPEATS = 5
 BUSY_JOBS = 200
-GPU_JOBS, GPU_STEPS = 8, 1_000
+GPU_JOBS, GPU_STEPS = 6, 300
 SIZES = (100, 1_000, 10_000, 100_000)
 SLEEPER = '''
 import time

@@ -31,7 +31,7 @@ CLASSIFIERS = (  # the longest last
     *("cifar-shufflenetv2-1.5", "cifar-repvgg-a0", "cifar-resnet44", "cifar-vgg11", "cifar-regnetx-200mf"),
     *("cifar-resnet34", "cifar-googlenet"),
 )
-EPOCHS, BATCH, RATE = 12, 512, 2e-3
+EPOCHS, BATCH, RATE, DECAY, WARM_UP = 16, 512, 0.3, 5e-4, 0.2
 PER_FILE = 4  # classifiers: 16 MB
 
 
@@ -160,12 +160,12 @@ def job_of(name: str, epochs: float):
         "cifar-10-w-classifiers",
         "CIFAR-10",
         network=name,
-        optimizer="adam",
+        warm_up=WARM_UP,
         steps=steps,
         evaluate_every=steps,
         precision=default_precision(runtime),
     )
-    values = {"batch_size": batch, "lr": RATE, "weight_decay": 0.0}
+    values = {"batch_size": batch, "lr": RATE, "weight_decay": DECAY}
     return make_job("CIFAR-10", "ERM", LeaveOut(("test",), whole=True), how, overrides=values), runtime
 
 

@@ -77,7 +77,7 @@ def page(accuracies: dict[tuple[str, str], dict[int, Accuracies]]) -> str:
         f"Made by `python scripts/precision.py`: ERM's accuracy (%) in each of {TRIALS} trials from equal weights and",
         "batches, and its mean difference from float32 over trials with the standard error. *Chosen*: on the test",
         "domain at the step that training-domain validation chooses, which is what tables report. *Last*: on the test",
-        f"domain, mean of the last {LAST} evaluations; single ones swing by more than arithmetic does. *Validation*: on",
+        f"domain, mean of the last {LAST} evaluations; single ones swing more than arithmetic does. *Validation*: on",
         "held-out images of the training domains, best step.",
         "",
         "| dataset | arithmetic | chosen | difference | last | difference | validation | difference |",

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from shiftbed import published
-from shiftbed.benchmarks.spec import find
 from shiftbed.data import Card, Domain, MultiDomainDataset, load
 from shiftbed.data.arrays import write_arrays
 from shiftbed.data.roots import pack_folder, prepared_names
@@ -114,6 +113,8 @@ def side_by_side(part: Any, kept: Path, clock: Clock, workers: int, **data: Any)
 
 def table_3(results: dict[str, Any], kept: Path, clock: Clock, workers: int, **data: Any) -> None:
     """OoD-Bench's Table 3 by the three methods, beside EMD, MMD and NI."""
+    from shiftbed.benchmarks.spec import find
+
     found = results.setdefault("table 3", {})
     (part,) = find("ood-bench-table-3").parts
     side_by_side(part, kept, clock, workers, **data)
@@ -126,6 +127,8 @@ def table_3(results: dict[str, Any], kept: Path, clock: Clock, workers: int, **d
 
 def figure_4(kept: Path, clock: Clock, workers: int, **data: Any) -> None:
     """OoD-Bench's Figure 4: the three heat maps, in the folder of measurements."""
+    from shiftbed.benchmarks.spec import find
+
     parts = find("ood-bench-figure-4").parts
     for part in parts:
         side_by_side(part, kept, clock, workers, **data)

@@ -185,3 +185,11 @@ def test_random_sweeps_have_the_numbers_of_a_second_implementation(tmp_path):
         shown = next(line for line in as_text(table).splitlines() if line.startswith("ERM")).replace("†", "").split()
         assert shown[1::2] == [f"{100 * np.mean(values):.1f}" for values in cells], "halves are rounded alike"
         assert shown[2::2] == [f"±{100 * np.std(values / np.sqrt(2)):.1f}" for values in cells]
+
+
+def test_what_domainbed_did_not_train_is_no_command_of_ours(tmp_path):
+    write(tmp_path / "sweep" / "one", [row((0,), 0, 0, 0, {})], done=True)
+    import_domainbed(tmp_path / "sweep", tmp_path / "store")
+    (table,) = read_tables(tmp_path / "store", ["domain-cross-validation"])
+    assert len(table.missing_pairs) == 2 and not table.grid().commands
+    assert any(note.endswith("draw 0): run them there and import again.") for note in table.notes())

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from shiftbed import published
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS
+from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.matrix import Cell, ShiftMatrix
+from shiftbed.shift.near_far import near_and_far
 from shiftbed.tables import (
     domain_summary,
     group_grid,
@@ -22,7 +25,8 @@ from shiftbed.tables import (
     variance_grid,
     view_tables,
 )
-from tests.made_records import made_job
+from shiftbed.training.store import write_json
+from tests.made_records import leave_out, made_job
 
 
 def test_nico_s_printed_deviations_divide_by_the_number_of_domains():
@@ -114,6 +118,25 @@ def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
 def test_near_and_far_are_thirds_of_the_distance():
     distances = {"a": 3.0, "b": 1.0, "c": 2.0, "d": 9.0, "e": 8.0, "f": 7.0}
     assert thirds(distances) == {"near": ["b", "c"], "middle": ["a", "f"], "far": ["e", "d"]}
+
+
+def test_near_and_far_are_told_by_the_stored_distance_to_the_training_domains(tmp_path):
+    far = {"p": (1, 9), "q": (2, 2), "r": (8, 8)}  # from s and t, which train: in the mean p is between q and r
+    splits = leave_out("pqrst", "pqr")
+    job = made_job(
+        0, [(30, {"s/out": 1, "t/out": 1, "p/in": 1, "q/in": 1, "r/in": 1})], tested=tuple("pqr"), splits=splits
+    )
+    with pytest.raises(ShiftbedError, match="shift Toy --matrix --measures=frechet --out="):
+        near_and_far(table_of([job]), tmp_path)
+    cells = [
+        Cell(domain, other, "frechet", (ShiftEstimate("frechet", value),))
+        for domain, both in far.items()
+        for other, value in zip("st", both, strict=True)
+    ]
+    write_json(ShiftMatrix(tuple("pqrst"), tuple(cells)).as_json(), tmp_path / "shift" / "Toy-matrix.json")
+    groups = near_and_far(table_of([job]), tmp_path)
+    assert groups == {"near": ["q"], "middle": ["p"], "far": ["r"]}
+    assert "near: q." in group_grid(table_of([job]), groups).notes
 
 
 def test_improvements_over_erm_against_erm_s_accuracy():

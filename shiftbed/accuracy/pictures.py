@@ -108,6 +108,39 @@ def changes(table: Sequence[Row], path: Path) -> Path:
     return path
 
 
+def group_agreement(table: Sequence[Row], path: Path) -> Path:
+    """Kendall's correlation of the rankings of methods in every two groups of domains, from `group_agreement`."""
+    names = list(dict.fromkeys(name for row in table for name in (row["one"], row["other"])))
+    places = {name: place for place, name in enumerate(names)}
+    values = np.eye(len(names))
+    for row in table:
+        one, other = places[row["one"]], places[row["other"]]
+        values[one, other] = values[other, one] = row["kendall"]
+    with _figure(path, size=(0.35 * len(names) + 3, 0.35 * len(names) + 2)) as axes:
+        axis = axes[0, 0]
+        shown = axis.imshow(values, cmap="PuOr_r", vmin=-1, vmax=1)
+        axis.set_yticks(range(len(names)), names, fontsize=8)
+        axis.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
+        axis.figure.colorbar(shown, ax=axis, label="Kendall's τ of the rankings of methods")
+    return path
+
+
+def errors_by_images(table: Sequence[Row], path: Path) -> Path:
+    """The mean error of all methods against the number of images, one point a group, from `size_table`."""
+    images, errors = (np.array([row[key] for row in table]) for key in ("images", "mae"))
+    with _figure(path) as axes:
+        axis = axes[0, 0]
+        axis.scatter(images, errors, s=20, color=COLOURS[0], linewidths=0)
+        for row in table:
+            axis.annotate(
+                row["group"], (row["images"], row["mae"]), fontsize=6, xytext=(3, 2), textcoords="offset points"
+            )
+        axis.set_title(f"τ = {rank_correlation(images, errors, 'kendall'):.2f}", fontsize=10)
+        axis.set_xlabel("images of the group")
+        axis.set_ylabel("mean absolute error of all methods, points")
+    return path
+
+
 def image_sheet(images: Sequence[Any], words: Sequence[str], path: Path, columns: int = 8) -> Path:
     """Images with a word under each, row by row."""
     from PIL import Image

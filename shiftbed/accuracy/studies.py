@@ -294,12 +294,39 @@ def group_agreement(scores: Scores, groups: Sequence[str] | None = None) -> list
     ]
 
 
+def size_table(scores: Scores) -> list[Row]:
+    """By group, how many images it has and the mean absolute error of all methods there."""
+    errors = np.mean([np.abs(scores.errors(name, False)).mean(axis=0) for name in scores.values], axis=0)
+    members = {name: scores.groups == name for name in dict.fromkeys(scores.groups.tolist())}
+    return [
+        {"group": name, "images": int(scores.images[mine].sum()), "mae": float(errors[mine].mean())}
+        for name, mine in members.items()
+    ]
+
+
 def size_effect(scores: Scores) -> float:
     """Kendall's τ between the number of images of a group and the mean error of all methods there."""
-    names = list(dict.fromkeys(scores.groups.tolist()))
-    errors = np.mean([np.abs(scores.errors(name, False)).mean(axis=0) for name in scores.values], axis=0)
-    images = np.array([scores.images[scores.groups == name].sum() for name in names])
-    return rank_correlation(images, np.array([errors[scores.groups == name].mean() for name in names]), "kendall")
+    images, errors = (np.array([row[key] for row in size_table(scores)]) for key in ("images", "mae"))
+    return rank_correlation(images, errors, "kendall")
+
+
+def beside_table(scores: Scores, others: Mapping[str, Scores], by_group: bool = True) -> list[Row]:
+    """How other studies rank the methods that this one ranks too: other testbeds, training sets, image sizes, models.
+
+    By study the mean absolute error of these methods, how much more it is than here, and Kendall's τ of the rankings.
+    """
+    here = mae_table(scores, by_group=by_group)[:-1]
+    rows = []
+    for name, other in others.items():
+        there = {row["method"]: row for row in mae_table(other, by_group=by_group)[:-1]}
+        shared = [row for row in here if row["method"] in there]
+        if len(shared) < 2:
+            raise DataError(f"The study {name} shares {len(shared)} methods with this one; two are needed to compare.")
+        mean = float(np.mean([there[row["method"]]["all"] for row in shared]))
+        more = mean - float(np.mean([row["all"] for row in shared]))
+        tau = rank_agreement(shared, list(there.values()))
+        rows.append({"study": name, "methods": len(shared), "mae": mean, "more than here": more, "kendall": tau})
+    return rows
 
 
 # --- coverage ---------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The whole study for trained models and a dataset of many domains: scores, tables, pictures."""
 
+import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,10 +17,11 @@ from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.predict import DIRECT
 from shiftbed.errors import DataError
-from shiftbed.training.model import Model, load
-from shiftbed.training.store import LocalStore, write_json
+from shiftbed.training.model import Model, job_of, load
+from shiftbed.training.store import LocalStore, read_json, write_json
 
 WEIGHTS = "weights.safetensors"
+SCORES = "scores.json"
 MOST_REMOVED = 12  # ways to remove classes
 Progress = Callable[[str, int, int], None]
 Change = Callable[[Outputs], Outputs]
@@ -32,6 +34,7 @@ def study(
     on: str | None = None,
     source: str | None = None,
     changes: bool = False,
+    beside: Sequence[str | Path] = (),
     device: str = "cpu",
     on_progress: Progress = lambda part, done, total: None,
 ) -> dict[str, Any]:
@@ -43,15 +46,17 @@ def study(
         runs: A folder with the weights of several jobs of the same classes.
         out: Where `study.json` and the pictures go.
         on: A dataset of labelled domains; by default the source's images under corruptions.
-        source: A labelled dataset (or DATASET/DOMAIN) that no model was trained on; by default what the first run held
-            out.
+        source: A labelled dataset (or DATASET/DOMAIN) that no model was trained on; by default what all runs, of one
+            dataset and trial, held out.
         changes: Judge the methods also on fewer images and without some classes; takes as long for each.
+        beside: Folders of other studies to compare with: another testbed, training set or image size, other models.
         device: Where models predict.
         on_progress: Called with what is being done, how much is done, and how much there is.
 
     Raises:
-        DataError: There are no weights, or classes differ.
+        DataError: There are no weights, classes differ, or there is no study to compare with.
     """
+    others = {str(folder): read_scores(Path(folder)) for folder in beside}
     folders = weight_folders(runs)
     if not folders:
         raise DataError(f"There are no weights in {runs}; `shiftbed train` keeps them.")
@@ -63,7 +68,25 @@ def study(
         after = {what: pool.scores(change).varying() for what, change in reduced.items()}
         made["changes"] = studies.change_table(found.varying(), after, by_group=True)
         write_json(made["changes"], Path(out) / "changes.json")
+        pictures.changes(made["changes"], Path(out) / "changes.png")
+    if others:
+        made["beside"] = studies.beside_table(found.varying(), others)
+        write_json(made["beside"], Path(out) / "beside.json")
+        differences = studies.change_table(found.varying(), others, by_group=True)
+        pictures.changes(differences, Path(out) / "beside.png")
     return made
+
+
+def read_scores(folder: Path) -> studies.Scores:
+    """The scores that a study left in its folder.
+
+    Raises:
+        DataError: There is no study.
+    """
+    file = folder / SCORES
+    if not file.exists():
+        raise DataError(f"There is no study in {folder}; `shiftbed accuracy RUNS --out {folder}` makes one.")
+    return studies.Scores.from_json(read_json(file)).varying()
 
 
 def weight_folders(runs: str | Path) -> list[Path]:
@@ -100,7 +123,7 @@ class Pool:
             if model.classes != self.classes:
                 both = f"{', '.join(self.classes)}; {', '.join(model.classes)}"
                 raise DataError(f"The models in {folders[0]} and {folder} have other classes: {both}.")
-        self._source = next(of_dataset(source, self.classes)) if source else held_out(folders[0])
+        self._source = next(of_dataset(source, self.classes)) if source else _held_out_by_all(folders)
         self._domains = self._labelled(on) if on else corrupted(self._source)
         self._extract = [Extractor(model, LocalStore(folder)) for model, folder in zip(models, folders, strict=True)]
         self._predicted = _predictions(self._extract, [self._source, *self._domains], on_progress)
@@ -143,6 +166,26 @@ class Pool:
         return of(0, self._source), (change(of(number, domain)) for number, domain in enumerate(self._domains, 1))
 
 
+def _held_out_by_all(folders: Sequence[Path]) -> DomainImages:
+    """What the first run held out.
+
+    Raises:
+        DataError: Another run may have been trained on it.
+    """
+    splits = {}
+    for folder in folders:
+        about = job_of(folder)
+        if about is not None:
+            splits.setdefault((about["dataset"], about["version"], about["trial"], about["recipe"]["holdout"]), folder)
+    if len(splits) > 1:
+        one, other = list(splits.values())[:2]
+        raise DataError(
+            f"The models in {one} and {other} held out different images (another dataset or trial), so that some were "
+            "trained on what others are judged by; name labelled images that none was trained on with --source."
+        )
+    return held_out(folders[0])
+
+
 def reductions(images: int, classes: Sequence[str]) -> dict[str, Change]:
     """By name, how domains are reduced: to fewer images, and by one class or two neighbouring ones.
 
@@ -171,7 +214,7 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
     constant = [name for name in scores.values if name not in scores.varying().values]
     scores = scores.varying()
     columns = {name: [name] for name in dict.fromkeys(scores.groups.tolist())}
-    made = {
+    made: dict[str, Any] = {
         "constant scores": constant,
         "mae": studies.mae_table(scores, columns),
         "mae, groups left out": studies.mae_table(scores, by_group=True),
@@ -182,17 +225,35 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
         "spread": studies.spread_table(scores, by_group=True),
         "difficulty": studies.difficulty_table(scores, by_group=True),
         "groups": studies.group_agreement(scores),
+        "images per group": studies.size_table(scores),
         "images per group against error": studies.size_effect(scores),
     }
     write_json(made, out / "study.json")
-    write_json(scores.as_json(), out / "scores.json")
+    write_json(scores.as_json(), out / SCORES)
+    write_points(scores, out / "points.csv")
     pictures.scatter(scores, out / "scatter.png", scores.classifiers[0])
     pictures.spread(scores, out / "spread.png")
+    if made["groups"]:
+        pictures.group_agreement(made["groups"], out / "groups.png")
+    pictures.errors_by_images(made["images per group"], out / "images.png")
     for name in [name for name in ("ms-aol", "atc-mc") if name in scores.values][:1]:
         pictures.errors_by_accuracy(scores, out / "errors.png", name)
     if "frechet-distance" in scores.values:
         pictures.accuracy_by_distance(scores, out / "distance.png", scores.classifiers[0])
     return made
+
+
+def write_points(scores: studies.Scores, path: Path) -> None:
+    """Writes every classifier on every domain as a row: its accuracy, and each method's score and prediction."""
+    points = {name: studies.points_table(scores, name, by_group=True) for name in scores.values}
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        heads = [head for name in points for head in (name, f"{name} predicted")]
+        writer.writerow(["classifier", "domain", "group", "accuracy", *heads])
+        for rows in zip(*points.values(), strict=True):
+            who = [rows[0][key] for key in ("classifier", "domain", "group")]
+            said = [row[key] for row in rows for key in ("score", "predicted")]
+            writer.writerow([*who, *(f"{value:.5g}" for value in (rows[0]["accuracy"], *said))])
 
 
 def _names(models: list[Model]) -> list[str]:

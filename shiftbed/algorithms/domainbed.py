@@ -18,7 +18,9 @@ import torch
 from torch import nn
 
 from shiftbed import networks
+from shiftbed.algorithms.adversarial import pull_within
 from shiftbed.algorithms.base import ERM, Algorithm
+from shiftbed.algorithms.robust import density_quantile
 from shiftbed.hashing import seed_hash
 
 __all__ = ["ERM", "Algorithm", "misc", "networks"]
@@ -84,6 +86,22 @@ class ParamDict(OrderedDict[str, Any]):
 
 
 class MovingAverage:
+    """An exponential moving average of named tensors, of which Fishr keeps one for each domain."""
+
+    def __init__(self, ema: float, oneminusema_correction: bool = True) -> None:
+        self.ema = ema
+        self.ema_data: dict[str, torch.Tensor] = {}
+        self._share = 1 - ema if oneminusema_correction else 1.0
+
+    def update(self, dict_data: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The averages as rows, once these values have joined; over 1 − ema, their gradients do not depend on it."""
+        before = {name: self.ema_data.get(name, torch.zeros_like(values)) for name, values in dict_data.items()}
+        now = {name: torch.lerp(values, before[name], self.ema) for name, values in dict_data.items()}
+        self.ema_data = {name: average.detach() for name, average in now.items()}
+        return {name: average.reshape(1, -1) / self._share for name, average in now.items()}
+
+
+class ErmPlusPlusMovingAvg:
     """The running mean of a network's weights from an iteration on, for classes that inherit it beside `Algorithm`."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -106,6 +124,27 @@ class MovingAverage:
                 mean.copy_(value)
 
 
+def proj(delta: float, adv_h: nn.Module, h: nn.Module) -> nn.Module:
+    """A network, with its weights pulled into the ball of a radius around another's."""
+    pull_within(adv_h, h, delta)
+    return adv_h
+
+
+class Nonparametric:
+    """The distribution of some values, estimated by Gaussian kernels.
+
+    Departure from DomainBed: a quantile has its exact gradient, as in our EQRM.
+    """
+
+    def estimate_parameters(self, x: torch.Tensor) -> None:
+        """Takes the values."""
+        self.data = x
+
+    def icdf(self, q: float | torch.Tensor) -> torch.Tensor:
+        """The quantile at a level between 0 and 1."""
+        return density_quantile(self.data, float(q))
+
+
 def cross_entropy_weights(labels: Iterable[int]) -> torch.Tensor:
     """A weight for each example, so that every class weighs the same in all."""
     classes = np.asarray(list(labels))
@@ -114,10 +153,13 @@ def cross_entropy_weights(labels: Iterable[int]) -> torch.Tensor:
 
 
 misc = SimpleNamespace(
+    ErmPlusPlusMovingAvg=ErmPlusPlusMovingAvg,
     MovingAverage=MovingAverage,
+    Nonparametric=Nonparametric,
     ParamDict=ParamDict,
     l2_between_dicts=l2_between_dicts,
     make_weights_for_balanced_classes=lambda dataset: cross_entropy_weights(int(y) for _, y in dataset),
+    proj=proj,
     random_pairs_of_minibatches=random_pairs_of_minibatches,
     seed_hash=seed_hash,
     split_meta_train_test=split_meta_train_test,

@@ -15,7 +15,7 @@ from shiftbed.sweeps.records import Records
 from shiftbed.tables import Table, tables_of
 from shiftbed.training.store import LocalStore
 
-METRICS = ("accuracy", "count", "loss", "half_accuracy")
+METRICS = ("accuracy", "count", "loss", "half_accuracy", "confidence")
 HONEST = ("training-domain-validation", "domain-cross-validation", "ood-validation")
 
 

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table as RichTable
 
 from shiftbed.cli.shared import AsJson, Device, app, console, next_command, plural, stoppable
+from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
     from shiftbed.accuracy.predict import AccuracyPrediction
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
-    on: Annotated[str, typer.Option(help="A folder of unlabelled images, or DATASET/DOMAIN.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a trained model, or without --on of a sweep.")],
+    on: Annotated[
+        str | None,
+        typer.Option(help="A folder of unlabelled images, or DATASET/DOMAIN; by default what a sweep's models test."),
+    ] = None,
     source: Annotated[
         str | None, typer.Option(help="A labelled dataset it was not trained on; by default what the run held out.")
     ] = None,
@@ -31,13 +35,20 @@ def predict(
 ) -> None:
     """Predicts the accuracy on images without labels, with an interval.
 
-    And says how far that can be trusted: how near they are to the images it was fitted on.
+    And says how far that can be trusted: how near they are to the images it was fitted on. Without --on it predicts
+    for the models of a sweep, on the domains each has not seen, beside the truth; `shiftbed report` shows these too.
     """
     from shiftbed.accuracy.predict import predict_accuracy
     from shiftbed.report.live import work_bar
     from shiftbed.training.device import find_runtime
 
     where = find_runtime(device).device
+    if on is None:
+        for option, value in (("--source", source), ("--fit", fit), ("--unsure", unsure)):
+            if value is not None:
+                raise ShiftbedError(f"{option} goes with --on: name a folder of images, or DATASET/DOMAIN.")
+        _of_sweep(run, method, level, where, as_json)
+        return
 
     def work() -> "AccuracyPrediction":
         with work_bar(console) as bar:
@@ -68,6 +79,24 @@ def predict(
         next_command(f"shiftbed predict {run} --on {on} --unsure unsure")
 
 
+def _of_sweep(folder: Path, method: str, level: float, device: str, as_json: bool) -> None:
+    """Predictions for the models of a sweep."""
+    from shiftbed.accuracy.sweep import predict_sweep, summary
+    from shiftbed.report.live import work_bar
+
+    def work() -> list[dict]:
+        with work_bar(console) as bar:
+            return predict_sweep(folder, method=method, level=level, device=device, on_progress=bar)
+
+    rows = stoppable(work, "the same command")
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for line in summary(rows):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    next_command(f"shiftbed report {folder}", f"shiftbed figure predictions {folder} --out predictions.png")
+
+
 def _table(made: "AccuracyPrediction") -> RichTable:
     table = RichTable("method", "accuracy", f"{made.level:.0%} interval", "error left out")
     for one in sorted(made.estimates, key=lambda one: one.error):
@@ -86,6 +115,9 @@ def accuracy_study(
     on: Annotated[str | None, typer.Option(help="A dataset of many domains; by default the source, corrupted.")] = None,
     source: Annotated[str | None, typer.Option(help="A labelled dataset, or DATASET/DOMAIN, not trained on.")] = None,
     changes: Annotated[bool, typer.Option("--changes", help="Also on fewer images and without some classes.")] = False,
+    beside: Annotated[
+        list[Path] | None, typer.Option(help="The folder of another study to compare rankings with (repeatable).")
+    ] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -101,7 +133,8 @@ def accuracy_study(
     def work() -> dict:
         with work_bar(console) as bar:
             where = find_runtime(device).device
-            return study(runs, out, on=on, source=source, changes=changes, device=where, on_progress=bar)
+            others = beside or []
+            return study(runs, out, on=on, source=source, changes=changes, beside=others, device=where, on_progress=bar)
 
     made = stoppable(work, "the same command")
     if as_json:
@@ -114,5 +147,8 @@ def accuracy_study(
     ]
     table = text_table(rows)
     console.print(f"Mean absolute error in points:\n{table}", markup=False, highlight=False, soft_wrap=True)
+    if beside:
+        said = text_table(made["beside"])
+        console.print(f"Beside other studies:\n{said}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"All tables and pictures: {out}", highlight=False, soft_wrap=True)
     next_command(f"shiftbed predict {runs} --on FOLDER")

@@ -62,6 +62,7 @@ def sweep(
     jobs_per_device: Annotated[
         str | None, typer.Option(help="Jobs that share a GPU; auto: as many as the first leave room for.")
     ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="The id of a job to run alone (repeatable).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
     probe: Annotated[bool, typer.Option(help="Measure a few steps for a dry run's estimate.")] = True,
     as_json: AsJson = False,
@@ -97,13 +98,14 @@ def sweep(
         "workers": workers,
         "keep": keep,
         "jobs_per_device": jobs_per_device,
+        "only": only,
     }
     words = sweep_words({word: value for word, value in flags.items() if value is not None}, plan)
     request = _within_budget(words, as_json) if words.budget else words.request()
     if dry_run:
         _forecast(request, words, probe, as_json)
     else:
-        _report(stoppable(lambda: _run(request, words), "the same command"), words, as_json)
+        _report(stoppable(lambda: _run(request, words), "the same command"), request, words, as_json)
 
 
 def _within_budget(words: "SweepWords", as_json: bool) -> "Request":
@@ -160,6 +162,7 @@ def _run(request: "Request", words: "SweepWords") -> "Progress":
             address=words.address,
             keep=words.keep,
             code=words.code,
+            only=words.only,
             on_change=view,
         )
 
@@ -186,9 +189,9 @@ def _show_forecast(found: "Forecast", words: "SweepWords", as_json: bool) -> Non
     next_command("the same without --dry-run" + ("" if words.budget else ", or with --budget 8h"))
 
 
-def _report(progress: "Progress", words: "SweepWords", as_json: bool) -> None:
+def _report(progress: "Progress", request: "Request", words: "SweepWords", as_json: bool) -> None:
     """How a sweep ended."""
-    from shiftbed.sweeps.words import train_command
+    from shiftbed.sweeps.words import command_alone
 
     outcomes = {"done": list(progress.ended.values()).count("done"), "failed": len(progress.failed)}
     outcomes["diverged"] = list(progress.ended.values()).count("diverged")
@@ -200,9 +203,8 @@ def _report(progress: "Progress", words: "SweepWords", as_json: bool) -> None:
         jobs = {job.id: job for job in progress.jobs}
         for job_id, why in list(progress.failed.items())[:SHOWN_FAILURES]:
             console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
-            alone = train_command(jobs[job_id], words.out, words.code, words.keep)
-            if alone:
-                console.print(f"  alone: {alone}", markup=False, highlight=False, soft_wrap=True)
+            alone = command_alone(jobs[job_id], words, request.draws)
+            console.print(f"  alone: {alone}", markup=False, highlight=False, soft_wrap=True)
         if progress.ended:
             next_command(f"shiftbed tables {words.out}")
     if progress.failed:

@@ -8,6 +8,7 @@ from pathlib import Path
 from shiftbed.data.dataset import DATASETS, Card, MultiDomainDataset
 from shiftbed.data.pack import file_names, read_card, read_pack
 from shiftbed.data.roots import VARIABLE, pack_folder, prepared_names
+from shiftbed.data.staging import staged
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.registry import did_you_mean
 
@@ -65,7 +66,7 @@ def example_names(name: str, domain: str) -> list[str]:
 def _load(name: str, root: str | None) -> MultiDomainDataset:
     known = card(name)
     if known.name in prepared_names():
-        return replace(read_pack(pack_folder(known.name)), card=known)
+        return replace(read_pack(staged(pack_folder(known.name))), card=known)
     build = DATASETS[known.name].build
     if build is None:
         raise DataError(f"{known.name} is not prepared here; run `shiftbed prepare {known.name}` first.")

@@ -2,7 +2,7 @@
 
 from shiftbed.networks.base import NETWORKS, FeaturizerModule
 from shiftbed.networks.convolutional import SmallConv
-from shiftbed.networks.featurizers import MNIST_CNN, Featurizer, ResNet
+from shiftbed.networks.featurizers import MNIST_CNN, Featurizer, ResNet, WholeFish
 from shiftbed.networks.heads import Classifier, ContextNet
 from shiftbed.networks.perceptrons import MLP
 from shiftbed.networks.weights import load_initial_weights, weights_digest
@@ -17,6 +17,7 @@ __all__ = [
     "FeaturizerModule",
     "ResNet",
     "SmallConv",
+    "WholeFish",
     "load_initial_weights",
     "weights_digest",
 ]

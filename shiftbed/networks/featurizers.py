@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import nn
+
 from shiftbed.networks.base import NETWORKS, FeaturizerModule
 from shiftbed.networks.convolutional import MnistConvNet
+from shiftbed.networks.heads import Classifier
 from shiftbed.networks.weights import is_random, load_initial_weights
 
 
@@ -46,3 +50,29 @@ def MNIST_CNN(input_shape: tuple[int, ...]) -> FeaturizerModule:  # noqa: N802
 def ResNet(input_shape: tuple[int, ...], hparams: Mapping[str, Any]) -> FeaturizerModule:  # noqa: N802
     """DomainBed's name of a ResNet-50, or of a ResNet-18 if `hparams["resnet18"]`."""
     return Featurizer(input_shape, {**hparams, "network": _resnet(hparams)})
+
+
+class WholeFish(nn.Module):
+    """Featurizer and classifier as one module that takes all its weights at once, by its name in DomainBed."""
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        num_classes: int,
+        hparams: Mapping[str, Any],
+        weights: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        featurizer = Featurizer(input_shape, hparams)
+        head = Classifier(featurizer.n_outputs, num_classes, hparams["nonlinear_classifier"])
+        self.net = nn.Sequential(featurizer, head)
+        if weights is not None:
+            self.reset_weights(weights)
+
+    def reset_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copies weights, by their names."""
+        self.load_state_dict(weights)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits of a batch of inputs."""
+        return self.net(x)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from shiftbed.audit.ledger import read_tables
 from shiftbed.audit.verbs import audit_sweep
 from shiftbed.data import card
-from shiftbed.report.folder import ACCURACY, PREDICTIONS, SHIFT, read_json, shift_points, write_json
+from shiftbed.report.folder import ACCURACY, SHIFT, read_json, shift_points, write_json
 from shiftbed.report.live import SweepView, work_bar
 from shiftbed.selection import JobRecords
 from shiftbed.shift.measure import measure_shift
@@ -28,8 +27,9 @@ from shiftbed.training.store import LocalStore
 ALGORITHMS = ("ERM", "CORAL", "GroupDRO", "IRM", "Mixup")
 THREE = ("training-domain-validation", "domain-cross-validation", "oracle")
 STYLES = ("noto-v1", "emojione-mono")
+SHORT = {"steps": 120, "evaluate_every": 60}
+CLASSIFIERS = "classifiers"
 LOG = "demo.log"
-METHOD, LEVEL = "atc-mc", 0.9
 IMAGES = 250  # held-out ones that predictors are fitted on: enough for a demo
 
 
@@ -42,12 +42,14 @@ class Story:
         digits: The sweep of digits.
         emoji: The sweep of emoji, whose weights are kept for predictions.
         severities: Of the corruptions that predictors are fitted on.
+        classifiers: Small ones of several networks, whose accuracy all methods predict.
     """
 
     shifts: Mapping[str, Mapping[str, Any]]
     digits: Request
     emoji: Request
     severities: tuple[int, ...]
+    classifiers: tuple[Request, ...] = ()
 
 
 FULL = Story(
@@ -59,6 +61,10 @@ FULL = Story(
     digits=Request("ColoredDigits", ALGORITHMS, draws=2, trials=2, selections=THREE),
     emoji=Request("EmojiStyles", ALGORITHMS, draws=2, trials=2, test_domains=STYLES),
     severities=(1, 3),
+    classifiers=tuple(
+        Request("RotatedDigits", "ERM", draws=4, test_domains=("75",), fields={**SHORT, "network": network})
+        for network in ("small", "mlp", "mlp-390")
+    ),
 )
 FAST = Story(
     shifts={name: {**how, "runs": 2} for name, how in FULL.shifts.items()},
@@ -70,7 +76,7 @@ FAST = Story(
         selections=THREE,
         fields={"steps": 120, "evaluate_every": 40},
     ),
-    emoji=Request("EmojiStyles", ALGORITHMS, test_domains=STYLES, fields={"steps": 120, "evaluate_every": 60}),
+    emoji=Request("EmojiStyles", ALGORITHMS, test_domains=STYLES, fields=SHORT),
     severities=(3,),
 )
 
@@ -104,6 +110,8 @@ def demo(out: Path, workers: int | None, console: Console, story: Story = FULL) 
     say(found.text(details=False))
     console.rule("4. How well will a model do where nobody has labels?")
     _predict(story, out, console, say)
+    if story.classifiers:
+        _judge(story.classifiers, out, workers, console, say)
     console.rule("5. The page")
     from shiftbed.report.page import write_page
 
@@ -174,62 +182,30 @@ def job_line(job: JobRecords) -> str:
 
 def _predict(story: Story, out: Path, console: Console, say: Callable[[str], None]) -> None:
     """Accuracy on the styles that a model never saw, predicted without labels, beside the truth."""
+    from shiftbed.accuracy.sweep import predict_sweep, summary
     from shiftbed.report.figures_drawn import predictions as picture
 
-    path = out / ACCURACY / PREDICTIONS
-    if not path.exists():
-        jobs = [job for job in finished_jobs(LocalStore(out)) if _is_predicted(job, story)]
-        with work_bar(console) as bar, one_thread(), threadpool_limits(1):  # small sums: threads would only wait
-            write_json(predicted(jobs, out, story.severities, bar), path)
-    rows = read_json(path)
-    for row in rows:
-        words = f"predicted {row['accuracy']:.1%} ({row['low']:.0%} to {row['high']:.0%}), true {row['true']:.1%}"
-        say(f"{row['algorithm']:9} on {row['domain']:14} {words}")
-    held = sum(row["low"] <= row["true"] <= row["high"] for row in rows)
-    error = sum(abs(row["accuracy"] - row["true"]) for row in rows) / len(rows)
-    say(f"{held} of {len(rows)} intervals (meant to hold nine times in ten) have the truth; mean error {error:.1%}.")
-    far = next((row for row in rows if not row["low"] <= row["true"] <= row["high"]), None)
-    if far is not None:
-        say(f"Of {far['domain']}, where one does not, it said: {far['trust']}")
+    with work_bar(console) as bar, one_thread(), threadpool_limits(1):  # small sums: threads would only wait
+        rows = predict_sweep(out, severities=story.severities, images=IMAGES, on_progress=bar)
+    for line in summary(rows):
+        say(line)
     say(f"The picture: {picture(rows, out / ACCURACY / 'predictions.png')}\n")
 
 
-def _is_predicted(job: JobRecords, story: Story) -> bool:
-    about = job.description
-    return about["dataset"] == story.emoji.datasets[0] and about["draw"] == about["trial"] == 0
+def _judge(
+    classifiers: Sequence[Request], out: Path, workers: int | None, console: Console, say: Callable[[str], None]
+) -> None:
+    """How well every method predicts, over small classifiers of several networks: corruptions it was not fitted on."""
+    from shiftbed.accuracy.pictures import text_table
+    from shiftbed.accuracy.study import study
 
-
-def predicted(
-    jobs: Sequence[JobRecords], out: Path, severities: Sequence[int], on_progress: Callable[[str, int, int], None]
-) -> list[dict[str, Any]]:
-    """Predictions for models on the one domain each has not seen; models of a task share the corrupted images."""
-    from shiftbed.accuracy.domains import corrupted, held_out, of_dataset
-    from shiftbed.accuracy.extraction import DomainImages, Extractor
-    from shiftbed.accuracy.methods import METHODS
-    from shiftbed.accuracy.predict import FittedPredictor, summarise
-    from shiftbed.training.model import load
-
-    def once(domain: DomainImages) -> DomainImages:
-        return DomainImages(domain.name, domain.id, cache(domain.images), domain.labels, domain.group)
-
-    tests = list(dict.fromkeys(job.description["test_domains"][0] for job in jobs))
-    rows: list[dict[str, Any]] = []
-    for test in tests:
-        mine = [job for job in jobs if job.description["test_domains"] == [test]]
-        folders = {job.id: out / Path(JobFiles(job.id).weights).parent for job in mine}
-        source = held_out(folders[mine[0].id], IMAGES)
-        labelled = [once(domain) for domain in corrupted(source, severities=severities)]
-        for job in mine:
-            on_progress("predicting accuracies", len(rows), len(jobs))
-            model = load(folders[job.id])
-            (target,) = of_dataset(f"{job.description['dataset']}/{test}", model.classes)
-            extract = Extractor(model)
-            fitted = FittedPredictor(extract(source), ((extract(one), one.group) for one in labelled), LEVEL)
-            outputs = extract(target)
-            made = summarise(outputs, fitted, METHODS[METHOD], LEVEL)
-            who = {"dataset": job.description["dataset"], "domain": test, "algorithm": job.description["algorithm"]}
-            numbers = {
-                key: getattr(made, key) for key in ("method", "accuracy", "low", "high", "level", "images", "trust")
-            }
-            rows.append({**who, "job": job.id, **numbers, "true": outputs.accuracy})
-    return rows
+    path = out / ACCURACY / "study.json"
+    if not path.exists():
+        with SweepView(console) as view:
+            sweep(list(classifiers), out / CLASSIFIERS, workers=workers, keep="final", on_change=view)
+        with work_bar(console) as bar, one_thread(), threadpool_limits(1):
+            study(out / CLASSIFIERS, out / ACCURACY, on_progress=bar)
+    rows = sorted(read_json(path)["mae, groups left out"], key=lambda row: row["all"])
+    count = sum(request.draws for request in classifiers)
+    say(f"Mean absolute error on {count} small classifiers, corruptions left out in turn, in points:")
+    say(text_table([{"method": row["method"], "error": row["all"]} for row in rows]) + "\n")

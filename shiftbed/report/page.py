@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shiftbed.accuracy.records import recorded
 from shiftbed.audit.findings import MEANING
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import StoreError
@@ -66,7 +67,7 @@ def page(folder: Path, selections: Sequence[str] = (), on_progress: Progress = l
     on_progress("reading records", 1, 1)
     audit = audited(subject, on_progress)
     verdicts = [page_words.verdict(table) for table in results.usual]
-    points, predictions = kept.shift_points(folder), kept.predictions(folder)
+    points, predictions = kept.shift_points(folder), _predictions(folder, results)
     shift, cost = shift_section(folder, subject, points, verdicts), costs(subject, store)
     numbers = page_results.numbers(results)
     data = _data(subject, results, shift["charts"], predictions, numbers)
@@ -77,7 +78,7 @@ def page(folder: Path, selections: Sequence[str] = (), on_progress: Progress = l
         headline=page_words.headline(verdicts),
         compared=page_words.compared(subject, results),
         verdicts=verdicts,
-        steps=page_words.next_steps(folder, verdicts, status, audit, list(points), bool(predictions)),
+        steps=page_words.next_steps(folder, verdicts, status, audit, list(points), bool(kept.predictions(folder))),
         datasets=_datasets(subject, on_progress),
         shift=shift,
         selections=page_results.by_selection(results),
@@ -136,6 +137,14 @@ def _curves(results: Results, looks: dict[str, dict[str, str]]) -> dict[str, Any
             if lines:
                 found.setdefault(f"curves-{place}", {})[rule] = charts.curve_chart(lines, looks)
     return found
+
+
+def _predictions(folder: Path, results: Results) -> list[dict[str, Any]]:
+    """Predicted accuracies of all cells: by models that were kept, where `shiftbed predict` ran, else from records."""
+    asked = kept.predictions(folder)
+    known = {(row["dataset"], row["domain"], row["algorithm"]) for row in asked}
+    others = [row for row in recorded(results.usual) if (row["dataset"], row["domain"], row["algorithm"]) not in known]
+    return asked + others
 
 
 def _study(folder: Path) -> list[dict[str, Any]]:

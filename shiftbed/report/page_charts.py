@@ -174,6 +174,8 @@ def prediction_chart(rows: Sequence[dict[str, Any]], looks: Mapping[str, dict[st
     traces = [diagonal]
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         mine = [row for row in rows if row["algorithm"] == name and row["true"] is not None]
+        above = [0 if row["high"] is None else 100 * (row["high"] - row["accuracy"]) for row in mine]
+        below = [0 if row["low"] is None else 100 * (row["accuracy"] - row["low"]) for row in mine]
         how = looks.get(name, {"color": COLOURS[6], "symbol": SYMBOLS[0]})
         traces.append(
             {
@@ -185,8 +187,8 @@ def prediction_chart(rows: Sequence[dict[str, Any]], looks: Mapping[str, dict[st
                 "error_y": {
                     "type": "data",
                     "symmetric": False,
-                    "array": [100 * (row["high"] - row["accuracy"]) for row in mine],
-                    "arrayminus": [100 * (row["accuracy"] - row["low"]) for row in mine],
+                    "array": above,
+                    "arrayminus": below,
                     "thickness": 1,
                     "width": 3,
                 },
@@ -195,9 +197,10 @@ def prediction_chart(rows: Sequence[dict[str, Any]], looks: Mapping[str, dict[st
                 "hovertemplate": "%{text}<br>true %{x:.1f} %, predicted %{y:.1f} %<extra></extra>",
             }
         )
-    said = [100 * value for row in rows for value in (row["low"], row["high"], row["true"]) if value is not None]
+    ends = ("low", "high", "accuracy", "true")
+    said = [100 * row[end] for row in rows for end in ends if row[end] is not None]
     low, high = max(0, min(said) - 5), min(102, max(said) + 5)
-    ends = {"range_x": [low, high], "range_y": [low, high]}
+    ranges = {"range_x": [low, high], "range_y": [low, high]}
     return chart(
-        traces, "true accuracy, %", "predicted accuracy, %", f"Predicted against true, {len(rows)} points", **ends
+        traces, "true accuracy, %", "predicted accuracy, %", f"Predicted against true, {len(rows)} points", **ranges
     )

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 LITTLE = 0.05  # shift below it is called little
+NEARLY_SURE = "at delta 0.1"  # among the details of diversity shift: what it is if a network need be but 90 % sure
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,16 @@ class ShiftEstimate:
 
 
 def dominant(diversity: ShiftEstimate, correlation: ShiftEstimate) -> str | None:
-    """The kind of shift that dominates; None where there is little of both, or their intervals overlap."""
+    """The kind of shift that dominates; None where there is little of both, or they cannot be told apart.
+
+    They cannot where intervals overlap. Nor can correlation shift be said to dominate where there would be more of
+    diversity shift if the network had to be less sure of a side: what it has not learned of one counts as the other.
+    """
     larger, smaller = (diversity, correlation) if diversity.value > correlation.value else (correlation, diversity)
     if larger.value < LITTLE:
         return None
     if larger.interval and smaller.interval and larger.interval[0] <= smaller.interval[1]:
+        return None
+    if larger is correlation and diversity.details.get(NEARLY_SURE, 0.0) > correlation.value:
         return None
     return larger.name

@@ -11,7 +11,7 @@ from scipy import stats
 
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.registry import did_you_mean
-from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.estimates import NEARLY_SURE, ShiftEstimate
 from shiftbed.shift.features import standardised
 from shiftbed.shift.integration import Evaluated, Formula, Thresholds, calibrate, integrate
 from shiftbed.shift.intervals import interval_from_zero
@@ -34,6 +34,7 @@ from shiftbed.training.run import one_thread
 SMALL_SIDE = 64  # images up to this side are measured by a perceptron
 PERCEPTRON_SIDE = 32  # to which larger ones of them are brought
 DELTAS = (0.001, 0.003, 0.01, 0.03, 0.1)
+UNSURE = 0.1  # more diversity shift than this hangs on how sure a network must be
 
 Progress = Callable[[str, int, int], None]
 
@@ -128,8 +129,20 @@ def by_ratio(pair: Pair, empty: Pair | None, how: How, show: Progress) -> Found:
     if empty is not None:
         shuffled = _ratios(empty, how, _counter(show, "the same without shift", how.runs))
         without_shift = _ratio_estimates(shuffled, empty, how)
-    diversity = replace(diversity, details={**diversity.details, **curve})
+    diversity = replace(diversity, details={**diversity.details, **curve}, notes=_unsure(curve, diversity.value))
     return Found(*_beside(diversity, correlation, without_shift), accuracy, without_shift)
+
+
+def _unsure(curve: dict[str, float], value: float) -> tuple[str, ...]:
+    """A note where diversity shift hangs on how sure the network must be: it has not learned all that differs."""
+    lax = curve[NEARLY_SURE]
+    if lax - value <= UNSURE:
+        return ()
+    return (
+        f"diversity shift would be {lax:.2f} if the network had to be 90 % sure of a side instead of 99 %: it has not "
+        "learned all that tells the sides apart, and a part of that may count as correlation shift; measure more "
+        "examples, or the features of a stronger network (--features)",
+    )
 
 
 def _ratios(pair: Pair, how: How, on_run: Callable[[], None]) -> tuple[LogRatios, LogRatios]:

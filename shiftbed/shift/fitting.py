@@ -45,7 +45,7 @@ def make_network(inputs: np.ndarray | torch.Tensor, outputs: int, settings: Sett
         return nn.Sequential(nn.Flatten(), perceptron).to(settings.device)
     featurizer = Featurizer(shape, {"network": settings.network})
     network = nn.Sequential(ChannelsLast(), featurizer, Classifier(featurizer.n_outputs, outputs))
-    return network.to(settings.device, memory_format=torch.channels_last)
+    return network.to(settings.device).to(memory_format=torch.channels_last)
 
 
 class ChannelsLast(nn.Module):

@@ -1,6 +1,6 @@
 """Estimates in a file: interrupted and run again, a long measurement goes on where it was."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,27 @@ class Kept:
         if path is not None and path.exists():
             self._found = read_json(path)
 
+    def __contains__(self, key: list[Any]) -> bool:
+        return digest(key)[:20] in self._found
+
     def get(self, key: list[Any], make: Callable[[], list[ShiftEstimate]]) -> list[ShiftEstimate]:
         """The estimates of this key, measured if they are not there."""
-        name = digest(key)[:20]
-        if name not in self._found and not self._measures:
+        return self.get_all({"": key}, lambda: {"": make()})[""]
+
+    def get_all(
+        self, keys: Mapping[str, list[Any]], make: Callable[[], Mapping[str, list[ShiftEstimate]]]
+    ) -> dict[str, list[ShiftEstimate]]:
+        """The estimates of several keys by their names, measured together if one of them is not there."""
+        places = {name: digest(key)[:20] for name, key in keys.items()}
+        missing = [name for name, place in places.items() if place not in self._found]
+        if missing and not self._measures:
             raise NotMeasuredError(f"{self._path} does not have all that is asked for; measure it first.")
-        if name not in self._found:
-            self._found[name] = [one.as_json() for one in make()]
+        if missing:
+            made = make()
+            self._found |= {places[name]: [one.as_json() for one in made[name]] for name in missing}
             if self._path is not None:
                 write_json(self._found, self._path)
-        return [ShiftEstimate.from_json(one) for one in self._found[name]]
+        return {name: [ShiftEstimate.from_json(one) for one in self._found[place]] for name, place in places.items()}
 
 
 def shift_points(folder: str | Path) -> Points:

@@ -188,8 +188,8 @@ def _doubted(one: ShiftEstimate) -> ShiftEstimate:
     highest=1.0,
 )
 def _diversity_and_correlation(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
-    sides = [_affordable(one) for one in (p, q)]
-    found = compare(*sides, How(seed=settings.seed, device=settings.device, baseline=False))
+    how = How(seed=settings.seed, device=settings.device, baseline=False)
+    found = compare(_affordable(p), _affordable(q), how)
     return [found.diversity, found.correlation]
 
 

@@ -225,8 +225,8 @@ def diversity_terms(of_p: LogRatios, of_q: LogRatios, delta: float = DELTA) -> t
 
 
 def accuracy_terms(of_p: LogRatios, of_q: LogRatios) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each example, with its label, is given to its own side."""
-    p, q = (_over_passes(sign * (side.f + side.r) > 0, side.f) for side, sign in ((of_p, -1), (of_q, 1)))
+    """Whether each example, with its label, is given to its own side; by halves where the network cannot decide."""
+    p, q = (_over_passes((1 + sign * np.sign(side.f + side.r)) / 2, side.f) for side, sign in ((of_p, -1), (of_q, 1)))
     return p, q
 
 

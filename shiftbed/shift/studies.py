@@ -1,8 +1,11 @@
 """OoD-Bench's studies on ColoredMNIST, and the door through which benchmarks of shift are run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +14,7 @@ import numpy as np
 from shiftbed.data import MultiDomainDataset
 from shiftbed.data.mnist import coloured_study
 from shiftbed.shift.estimates import ShiftEstimate
-from shiftbed.shift.estimators import Found, How, integrated
+from shiftbed.shift.estimators import How, integrated
 from shiftbed.shift.features import samples_of
 from shiftbed.shift.kept import Kept, NotMeasuredError
 from shiftbed.shift.measure import ShiftMeasurement, measure_shift
@@ -19,7 +22,6 @@ from shiftbed.shift.measures import Settings, take
 from shiftbed.training.store import write_json
 
 COMPARED = 10_000  # examples a domain: with so many, NI without shift is what the paper prints
-METHODS = ("ratio", "kde-paper", "kde")
 SHIFTS = ("diversity", "correlation")
 
 
@@ -109,19 +111,59 @@ def _of_measure(
     if shift not in SHIFTS:
         yield measure, kept.get([measure, options], lambda: _compared(measure, options, part.runs, folder))[0]
         return
-    made: Found | None = None
-    for method in METHODS if not part.grid else METHODS[:1]:
+    for methods in _trained_together(part):
+        keys = _keys(methods, options, part, most)
+        found = kept.get_all(keys, partial(_shifts, options, methods, folder, part.runs, most))
+        for method, both in found.items():
+            yield measure if method == "ratio" else f"{measure}, {method}", both[SHIFTS.index(shift)]
 
-        def measured(method: str = method) -> list[ShiftEstimate]:
-            nonlocal made
-            if made is not None and made.densities is not None:  # kde-paper's, which kde integrates in its own way
-                made = integrated(made.densities, How(method))
-            else:
-                made = study(options, method=method, folder=folder, runs=part.runs, most=most).found
-            return [made.diversity, made.correlation]
 
-        both = kept.get([method, options, part.runs, most], measured)
-        yield measure if method == METHODS[0] else f"{measure}, {method}", both[SHIFTS.index(shift)]
+def _keys(methods: Sequence[str], options: Mapping[str, float], part: Part, most: int | None) -> dict[str, list[Any]]:
+    """By method, under what its estimates are kept."""
+    return {method: [method, options, part.runs, most] for method in methods}
+
+
+def _trained_together(part: Part) -> tuple[tuple[str, ...], ...]:
+    """The methods of a part; those that need the same networks stand together."""
+    return (("ratio",),) if part.grid else (("ratio",), ("kde-paper", "kde"))
+
+
+def _shifts(
+    options: Mapping[str, float], methods: Sequence[str], folder: Path | None, runs: int, most: int | None
+) -> dict[str, list[ShiftEstimate]]:
+    """Diversity and correlation shift by methods of one kind: the networks are trained once."""
+    found = study(options, method=methods[0], folder=folder, runs=runs, most=most).found
+    by_method = {methods[0]: found}
+    for method in methods[1:]:
+        assert found.densities is not None
+        by_method[method] = integrated(found.densities, How(method))
+    return {method: [one.diversity, one.correlation] for method, one in by_method.items()}
+
+
+def ahead(
+    part: Part, out: Path, folder: Path | None = None, most: int | None = None, workers: int = 4
+) -> Iterator[str]:
+    """Measures the shifts of a part's settings in several processes and keeps them for `run`.
+
+    Small networks leave a GPU idle most of the time: several of them share it.
+
+    Yields:
+        What is finished. A generator that is closed ends the work as soon as what was begun is finished.
+    """
+    kept = Kept(out / "measurements.json")
+    pool = ProcessPoolExecutor(workers, get_context("spawn"))
+    try:
+        begun = {}
+        for (setting, options), methods in product(part.options().items(), _trained_together(part)):
+            keys = _keys(methods, options, part, most)
+            if not all(key in kept for key in keys.values()):
+                begun[pool.submit(_shifts, options, methods, folder, part.runs, most)] = setting, keys
+        for work in as_completed(begun):
+            setting, keys = begun[work]
+            kept.get_all(keys, work.result)
+            yield f"{setting}, {', '.join(keys)}"
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _compared(measure: str, options: Mapping[str, float], runs: int, folder: Path | None) -> list[ShiftEstimate]:

@@ -35,6 +35,6 @@ def with_unlabelled(dataset: MultiDomainDataset, folder: str | Path) -> MultiDom
     name = Path(folder).resolve().name
     if name in {domain.name for domain in dataset.domains}:
         name = f"{name} (not labelled)"
-    domain = Domain(name, inputs, np.full(len(made), -1))  # type: ignore[arg-type]  # images of several sizes
+    domain = Domain(name, inputs, np.full(len(made), -1))
     counts = {**dataset.card.domains, name: len(made)}
     return MultiDomainDataset(dataset.card.model_copy(update={"domains": counts}), (*dataset.domains, domain))

@@ -34,19 +34,16 @@ def attempt(
     Returns:
         The event `ended` with the outcome, or `failed` with the reason in one sentence and whether memory ran out.
     """
-    lease = Lease(store, description["id"])
 
-    def beat(step: int, metrics: dict[str, Any]) -> None:
-        lease.beat()
+    def tell(step: int, metrics: dict[str, Any]) -> None:
         on_step(step)
 
     try:
-        lease.beat()
-        for path in code:
-            _load_once(path)
-        job = Job.from_description(description)
-        outcome = run_job(job, store, keep=keep, runtime=runtime, on_step=beat, should_stop=should_stop)
-        lease.release()
+        with Lease(store, description["id"]):
+            for path in code:
+                _load_once(path)
+            job = Job.from_description(description)
+            outcome = run_job(job, store, keep=keep, runtime=runtime, on_step=tell, should_stop=should_stop)
     except Exception as error:
         why = write_failure(store, description["id"], error)
         return {"event": "failed", "why": why, "out_of_memory": is_out_of_memory(error)}
@@ -77,7 +74,6 @@ def write_failure(store: Store, job_id: str, error: Exception) -> str:
     details = {"why": why, "traceback": "".join(traceback.format_exception(error))}
     with contextlib.suppress(ShiftbedError):  # the store itself may be what failed
         store.put_atomic(JobFiles(job_id).failure, canonical(details))
-        store.put_atomic(JobFiles(job_id).lease, b"{}")
     return why
 
 

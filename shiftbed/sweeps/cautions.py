@@ -1,6 +1,7 @@
 """Where the papers warn of what a sweep is about to do, in one line each."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from shiftbed.data import card
 from shiftbed.protocols import LeaveOut
@@ -12,7 +13,8 @@ SELF_SUPERVISED = ("mae", "dino", "moco", "simclr", "clip", "swsl", "ssl")
 
 def cautions(request: Request) -> list[str]:
     """What DomainBed-v2 and OoD-Bench would say of a request."""
-    return list(_cautions(list(parts(request))))
+    reported = replace(request, selections=(), lean=False)  # without the pairs that only serve a selection
+    return list(_cautions(list(parts(reported))))
 
 
 def _cautions(asked: list[Part]) -> Iterator[str]:

@@ -195,9 +195,11 @@ def _write_part(db: duckdb.DuckDBPyConnection, batch: list[Loose], folder: Path,
                 if overlooked.keys() <= metrics.keys():
                     break
                 metrics |= overlooked
+            return _name_part(records, jobs, folder)
+        except (OSError, duckdb.IOException) as error:
+            raise StoreError(f"Cannot write to {folder} ({error}); set TMPDIR to a folder with more room.") from error
         except duckdb.Error as error:
             raise _unreadable(batch, error) from error
-        return _name_part(records, jobs, folder)
 
 
 def _description_line(job: Loose) -> bytes:

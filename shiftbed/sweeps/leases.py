@@ -4,12 +4,15 @@ A holder bumps a counter; an observer calls the holder dead after its own clock 
 holders of one job compute the same thing twice and harm nothing.
 """
 
+import contextlib
 import json
 import os
 import platform
+import threading
 import time
 import uuid
 
+from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import Store
@@ -19,29 +22,41 @@ PATIENCE_SECONDS = 15.0
 
 
 class Lease:
-    """A worker's claim on the job it runs."""
+    """A worker's claim on a job while it runs it: `with Lease(store, job_id): ...`.
+
+    A thread beats once a second, so that neither an evaluation of minutes nor the loading of data looks like death.
+    """
 
     def __init__(self, store: Store, job_id: str) -> None:
         self._store = store
         self._key = JobFiles(job_id).lease
         self._holder = uuid.uuid4().hex
         self._count = 0
-        self._last = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, daemon=True)
+
+    def __enter__(self) -> "Lease":
+        self.beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gives the job up, finished or not."""
+        self._over.set()
+        self._thread.join()
+        with contextlib.suppress(StoreError):
+            self._store.put_atomic(self._key, b"{}")
 
     def beat(self) -> None:
-        """Shows that the holder lives, at most once a second."""
-        now = time.monotonic()
-        if now - self._last >= BEAT_SECONDS:
-            self._last = now
-            self._count += 1
-            self._write({"holder": self._holder, "count": self._count, "host": platform.node(), "pid": os.getpid()})
-
-    def release(self) -> None:
-        """Gives the job up, finished or not."""
-        self._write({})
-
-    def _write(self, claim: dict[str, str | int]) -> None:
+        """Shows that the holder lives."""
+        self._count += 1
+        claim = {"holder": self._holder, "count": self._count, "host": platform.node(), "pid": os.getpid()}
         self._store.put_atomic(self._key, canonical(claim))
+
+    def _beat_on(self) -> None:
+        with contextlib.suppress(StoreError):  # of which the job itself will tell
+            while not self._over.wait(BEAT_SECONDS):
+                self.beat()
 
 
 class LeaseWatch:
@@ -59,19 +74,22 @@ class LeaseWatch:
 
     def held(self, job_id: str) -> bool:
         """Whether somebody who seems alive holds the job."""
+        moved = self.moved(job_id)
+        return bool(moved) or (moved is False and time.monotonic() - self._seen[job_id][1] < self._patience)
+
+    def moved(self, job_id: str) -> bool | None:
+        """Whether the holder of the job has shown a sign of life since the last look; None if nobody holds it."""
         data = self._store.get(JobFiles(job_id).lease)
         try:
             claim = json.loads(data or b"{}")
         except ValueError:
             claim = {}
         if not claim or (claim["host"] == platform.node() and not _process_exists(claim["pid"])):
+            return None
+        if job_id in self._seen and self._seen[job_id][0] == data:
             return False
-        before = self._seen.get(job_id)
-        now = time.monotonic()
-        if before is None or before[0] != data:
-            self._seen[job_id] = (data or b"", now)
-            return True
-        return now - before[1] < self._patience
+        self._seen[job_id] = (data or b"", time.monotonic())
+        return True
 
 
 def _process_exists(pid: int) -> bool:

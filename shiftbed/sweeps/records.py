@@ -43,6 +43,7 @@ from shiftbed.training.store import LocalStore, Store
 
 State = Literal["done", "diverged", "running", "failed", "left"]
 WINDOW = 256  # jobs of a part in memory at once
+LOOK_SECONDS = 5.0  # at a lease that does not move, for a status: a busy machine's beats are late
 TIMED_JOBS = 20  # of a dataset and algorithm, whose times make an estimate
 ROW_KEYS = ("job", "checkpoint", "step", "place")
 CHUNK = 2**18  # rows whose places are computed at once, within a processor's cache
@@ -285,13 +286,12 @@ class Status:
 
 
 def sweep_status(store: Store) -> Status:
-    """Looks at a store from any machine; leases are looked at twice, a little more than a beat apart."""
+    """Looks at a store from any machine; at leases until every holder has shown a sign of life, for a few seconds."""
     plan, ended = planned(store), outcomes(store)
     started = {key.split("/")[1] for key in store.list("jobs", deep=False)}
     states: dict[str, State] = {}
     failures: dict[str, str] = {}
-    watch = LeaseWatch(store, patience=BEAT_SECONDS)
-    claimed = []
+    watch, claimed = LeaseWatch(store), set()
     for job_id in plan:
         states[job_id] = cast(State, ended.get(job_id, "left"))
         if job_id in ended or job_id not in started:
@@ -300,13 +300,14 @@ def sweep_status(store: Store) -> Status:
         if failure is not None:
             states[job_id] = "failed"
             failures[job_id] = _reason(failure)
-        if watch.held(job_id):
-            claimed.append(job_id)
-    if claimed:
-        time.sleep(1.5 * BEAT_SECONDS)
-    for job_id in claimed:
-        if watch.held(job_id):
-            states[job_id] = "running"
+        if watch.moved(job_id) is not None:
+            claimed.add(job_id)
+    deadline = time.monotonic() + LOOK_SECONDS
+    while claimed and time.monotonic() < deadline:
+        time.sleep(0.2 * BEAT_SECONDS)
+        moved = {job_id: watch.moved(job_id) for job_id in claimed}
+        states |= {job_id: "running" for job_id, alive in moved.items() if alive}
+        claimed = {job_id for job_id, alive in moved.items() if alive is False}
     return Status(states, plan, failures, _seconds_left(store, plan, states))
 
 

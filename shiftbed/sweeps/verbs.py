@@ -1,13 +1,14 @@
 """The verbs `train` and `sweep`, for Python and the command line alike."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from shiftbed.algorithms import load_code
 from shiftbed.data import card
+from shiftbed.errors import ShiftbedError
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords
@@ -113,6 +114,7 @@ def sweep(
     address: str | None = None,
     keep: Keep = "none",
     code: Sequence[str | Path] = (),
+    only: Collection[str] = (),
     on_change: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Runs the jobs of a request that are not done yet, side by side on this machine or on a cluster.
@@ -128,10 +130,14 @@ def sweep(
         address: Of the Ray cluster; by default the one that runs here, or a new one.
         keep: Which weights to keep.
         code: Files that register algorithms.
+        only: The ids of jobs to run; all by default.
         on_change: Called several times a second with the progress.
 
     Returns:
         How it ended.
+
+    Raises:
+        ShiftbedError: A name is unknown, or none of the jobs has an id that was asked for.
     """
     for path in code:
         load_code(Path(path))
@@ -148,16 +154,21 @@ def sweep(
         executor = _executor(on, store, paths, keep, runtimes, workers, jobs_per_device, address)
         return executor.run([job for members in jobs.values() for job in members], on_change)
 
-    progress = run(_by_design(requests, plan))
-    winners = _by_design(requests, lambda one: second_stage(one, store))
-    return progress.joined(run(winners)) if winners else progress
+    progress = run(_by_design(requests, plan, only))
+    winners = _by_design(requests, lambda one: second_stage(one, store), only)
+    progress = progress.joined(run(winners)) if winners else progress
+    if only and not progress.jobs:
+        raise ShiftbedError(f"The sweep has no job {' or '.join(only)}; `shiftbed status {out} --json` lists its jobs.")
+    return progress
 
 
-def _by_design(requests: Sequence[Request], jobs_of: Callable[[Request], list[Job]]) -> dict[str, list[Job]]:
-    """The jobs of some requests by their search designs, without those that have none."""
+def _by_design(
+    requests: Sequence[Request], jobs_of: Callable[[Request], list[Job]], only: Collection[str]
+) -> dict[str, list[Job]]:
+    """The jobs of some requests, or those with some ids, by their search designs; designs without a job lack."""
     found: dict[str, list[Job]] = defaultdict(list)
     for one in requests:
-        found[DESIGNS.canonical_name(one.design)] += jobs_of(one)
+        found[DESIGNS.canonical_name(one.design)] += [job for job in jobs_of(one) if not only or job.id in only]
     return {design: jobs for design, jobs in found.items() if jobs}
 
 

@@ -66,6 +66,7 @@ class SweepWords(BaseModel):
         set: Hyperparameters set by hand.
         group: The settings of the design `groups`.
         budget: The largest number of draws, up to `draws`, that takes no longer than this.
+        only: The ids of jobs; the others are left.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -94,6 +95,7 @@ class SweepWords(BaseModel):
     workers: int | None = Field(default=None, ge=1)
     keep: Keep = "none"
     jobs_per_device: Annotated[int | None, Field(ge=1), BeforeValidator(_unless_auto)] = None
+    only: Names = ()
 
     def request(self) -> Request:
         """The words as a request."""
@@ -152,6 +154,28 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(words, dict):
         raise HparamError(f"The plan {path} is not a table of words such as `datasets: [PACS]`.")
     return {"on" if word is True else str(word): value for word, value in words.items()}  # YAML takes `on` for true
+
+
+def command_alone(job: Job, words: SweepWords, draws: int) -> str:
+    """The command that runs one job of a sweep alone.
+
+    Args:
+        job: The job.
+        words: The sweep's.
+        draws: How many draws it has, which a budget may have set.
+    """
+    alone = train_command(job, words.out, words.code, words.keep)
+    if alone:
+        return alone
+    one_by_one = {"set", "group", "code"}
+    said = words.model_dump(mode="json", exclude_defaults=True, exclude={"datasets", "budget", *one_by_one})
+    said |= {"draws": draws, "precision": job.recipe.precision, "only": job.id}
+    flags = [(name, ",".join(value) if isinstance(value, list) else value) for name, value in said.items()]
+    flags += [("set", f"{name}={json.dumps(value)}") for name, value in words.set.items()]
+    flags += [("group", ",".join(f"{name}={json.dumps(value)}" for name, value in one.items())) for one in words.group]
+    flags += [("code", path) for path in words.code]
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in flags]
+    return shlex.join(["shiftbed", "sweep", ",".join(words.datasets), *options])
 
 
 def train_command(job: Job, out: Path, code: Sequence[Path] = (), keep: Keep = "none") -> str | None:

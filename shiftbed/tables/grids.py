@@ -88,7 +88,7 @@ def grid_text(grid: Grid) -> str:
     first = min(max([1, len(grid.corner), *(len(name) for name, _ in grid.rows)]), WIDTH - width)
     blocks = math.ceil(len(grid.columns) / ((WIDTH - first) // width)) or 1
     even = math.ceil(len(grid.columns) / blocks)
-    lines = [*textwrap.wrap(grid.title, WIDTH), *textwrap.wrap(grid.caption, WIDTH)]
+    lines = [*_wrapped(grid.title), *_wrapped(grid.caption)]
     for start in range(0, len(grid.columns), even):
         some = slice(start, start + even)
         lines += ["", *_row_lines(grid.corner, grid.columns[some], first, width)]
@@ -97,11 +97,17 @@ def grid_text(grid: Grid) -> str:
             lines += _row_lines(name, row[some], first, width)
     lines.append("")
     for note in [*grid.legend, *grid.notes]:
-        lines += textwrap.wrap(note, WIDTH)
+        lines += _wrapped(note)
     for what, command in grid.commands:
         parts = textwrap.wrap(command, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-        lines += [*textwrap.wrap(what, WIDTH), *"  {}".format(" \\\n  ".join(parts)).split("\n")]
+        lines += [*_wrapped(what), *"  {}".format(" \\\n  ".join(parts)).split("\n")]
     return "\n".join(lines).rstrip()
+
+
+def _wrapped(text: str) -> list[str]:
+    """Lines of at most 80 columns; what is equal to what stays on one of them."""
+    kept = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in textwrap.wrap(kept, WIDTH)]
 
 
 def _row_lines(name: str, texts: Sequence[str], first: int, width: int) -> list[str]:

@@ -154,10 +154,9 @@ class Leaderboard:
         now = _ranks_among(self, before)
         if against:
             columns.append([Entry(_signed(before[n] - now[n] if n in before else None)) for n in names])
-        rules = sorted({rule.name for rule in self.selections.values() if rule})
         return Grid(
             title=self.name or "All datasets",
-            caption=f"{', '.join(rules) or 'as published'}: accuracy in %, mean ± standard error{self._trials}",
+            caption=f"{self.rules}: accuracy in %, mean ± standard error{self.trials}",
             corner="algorithm",
             columns=[*self.estimates, "Avg", "rank", *(["ΔR"] if against else [])],
             rows=[(name, [column[row] for column in columns]) for row, name in enumerate(names)],
@@ -186,7 +185,12 @@ class Leaderboard:
         return [one.n for found in self.estimates.values() for one in found.values()]
 
     @property
-    def _trials(self) -> str:
+    def rules(self) -> str:
+        """How models were selected."""
+        return ", ".join(sorted({rule.name for rule in self.selections.values() if rule})) or "as published"
+
+    @property
+    def trials(self) -> str:
         """What the standard errors are, and over how many trials; nothing of printed numbers."""
         return "" if self.se is None else f"{DIVISORS[self.se]}, n = {usual_count(self._counts)}"
 
@@ -301,7 +305,8 @@ def ranking_grid(board: Leaderboard, kinds: Kinds | None = None, folder: str = "
     mark = ORACLE_MARK if board.has_oracle else ""
     return Grid(
         title=board.name or "All datasets",
-        caption=f"Ranking score: datasets above {BASELINE}'s mean ± standard error, minus those below",
+        caption=f"{board.rules}: ranking score, datasets above {BASELINE}'s mean ± standard error{board.trials}, "
+        "minus those below",
         corner="algorithm",
         columns=[f"{kind} ({len(by_kind[kind])})" for kind in shown],
         rows=[(name, [Entry(_signed(scores[name][kind], mark)) for kind in shown]) for name in names],

@@ -50,6 +50,7 @@ class Augmentation(BaseModel):
         size: The side of the square that the network sees; None leaves images as they are.
         scale: The crop's share of the image's area, from and to; None frames training images as evaluation images.
         ratio: The crop's width divided by its height, from and to.
+        shift: How many pixels a training image is moved at most, each way, over black; instead of a crop.
         flip: How often an image is mirrored.
         jitter: How strongly brightness, contrast, saturation and hue change, in random order.
         grayscale: How often an image loses its colour.
@@ -62,6 +63,7 @@ class Augmentation(BaseModel):
     size: int | None = Field(default=None, gt=0)
     scale: tuple[Share, Share] | None = None
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    shift: int = Field(default=0, ge=0)
     flip: Share = 0.0
     jitter: tuple[Share, Share, Share, Annotated[float, Field(ge=0, le=0.5)]] = (0.0, 0.0, 0.0, 0.0)
     grayscale: Share = 0.0
@@ -83,6 +85,8 @@ class Augmentation(BaseModel):
     def _possible(self) -> "Augmentation":
         if self.size is None and self.model_dump(exclude_defaults=True):
             raise ValueError("an augmentation needs the size of the images it makes")
+        if self.shift and self.scale is not None:
+            raise ValueError("images are moved (shift) or cropped (scale), not both")
         if any(not 0 < low <= high for low, high in (self.scale or (1, 1), self.ratio)):
             raise ValueError("scale and ratio go from a positive number to one that is not smaller")
         if self.evaluation_resize is not None and (self.evaluation_crop or self.evaluation_resize < (self.size or 0)):
@@ -102,6 +106,10 @@ class Augmentation(BaseModel):
         if self.scale is not None:
             crops = self._crops(uniform, self.scale, original)
             parameters = replace(parameters, shown=crops, read=crops)
+        if self.shift:
+            moved = np.floor(uniform[:, [TOP, LEFT]] * (2 * self.shift + 1)) - self.shift
+            boxes = np.concatenate([moved, original.astype(float)], axis=1)
+            parameters = replace(parameters, shown=boxes, read=boxes)
         return replace(
             parameters,
             flip=uniform[:, FLIP] < self.flip,
@@ -259,7 +267,7 @@ def _resampled(images: torch.Tensor, uploaded: Uploaded) -> torch.Tensor:
     distance = ((start + step * new) / reach - (old + 0.5) / reach).abs_()  # N×2×S×L, in units of the filter's reach
     covered = (torch.minimum(old + 1, high) - torch.maximum(old, low)).clamp_(0, 1)  # the share of a pixel in the box
     weights = (1 - distance).clamp_(min=0).mul_(covered)
-    weights /= weights.sum(3, keepdim=True)
+    weights /= weights.sum(3, keepdim=True).clamp_(min=1e-6)  # beyond the edge, where no pixel weighs, it is black
     rows = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     across = rows.view(count, height * channels, width) @ weights[:, 1, :, :width].mT
     both = weights[:, 0, :, :height] @ across.view(count, height, channels * uploaded.size)

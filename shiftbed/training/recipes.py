@@ -19,7 +19,7 @@ from shiftbed.training.streams import Sampling
 
 ARITHMETIC = {
     *("network", "steps", "sampling", "image_size", "batch_norm", "optimizer", "schedule", "drop_at"),
-    *("augmentation", "augment_validation"),
+    *("warm_up", "augmentation", "augment_validation"),
 }
 
 
@@ -41,6 +41,7 @@ class Recipe(BaseModel):
         optimizer: Of the main network; algorithms with several keep the kind their authors say.
         schedule: Of the learning rate: constant, cosine to 0, or a tenth from `drop_at` of the steps on.
         drop_at: The share of the steps after which the rate drops.
+        warm_up: The share of the steps in which the rate first rises to its initial value, evenly.
         augmentation: How training images are changed: a scheme's name, or its fields.
         augment_validation: Change validation images too, as DomainBed's repository does.
         precision: The arithmetic.
@@ -64,6 +65,7 @@ class Recipe(BaseModel):
     optimizer: Literal["adam", "sgd"] = "adam"
     schedule: Literal["constant", "cosine", "drop"] = "constant"
     drop_at: float = Field(default=0.5, gt=0, lt=1)
+    warm_up: float = Field(default=0.0, ge=0, lt=1)
     augmentation: Augmentation = Augmentation()
     augment_validation: bool = False
     precision: Precision = "float32"

@@ -9,9 +9,12 @@ from shiftbed.training.recipes import Recipe
 
 
 def learning_rate_factor(recipe: Recipe, step: int) -> float:
-    """What the initial learning rate is multiplied with at a step."""
+    """What the initial learning rate is multiplied with at a step: it may rise first, and then follows the schedule."""
+    rising = recipe.warm_up * recipe.steps
+    if step < rising:
+        return min(1.0, (step + 1) / rising)
     if recipe.schedule == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * step / recipe.steps))
+        return 0.5 * (1 + math.cos(math.pi * (step - rising) / (recipe.steps - rising)))
     if recipe.schedule == "drop":
         return 0.1 ** (step >= recipe.drop_at * recipe.steps)
     return 1.0
@@ -19,7 +22,7 @@ def learning_rate_factor(recipe: Recipe, step: int) -> float:
 
 def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], recipe: Recipe, step: int) -> None:
     """Brings every optimizer to the learning rate of a step."""
-    if recipe.schedule == "constant":
+    if recipe.schedule == "constant" and not recipe.warm_up:
         return
     factor = learning_rate_factor(recipe, step)
     for optimizer in optimizers:

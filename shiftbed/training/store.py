@@ -97,6 +97,9 @@ def _write_temporary(path: Path, data: bytes) -> Path:
         while view:
             view = view[os.write(file, view) :]
         os.fsync(file)
+    except OSError:
+        temporary.unlink()  # on a full disk it would take the room that others need
+        raise
     finally:
         os.close(file)
     return temporary

@@ -36,6 +36,8 @@ def few_corruptions(monkeypatch):
     few = ("gaussian_noise", "contrast", "pixelate", "brightness", "defocus_blur", "snow", "fog", "saturate", "frost")
     monkeypatch.setattr(made_domains.corrupted, "__defaults__", (few, (1, 5)))
     monkeypatch.setattr(made_domains.held_out, "__defaults__", (120,))
+    for name, value in (("images", 120), ("severities", (1, 5))):
+        monkeypatch.setitem(shiftbed.predict_sweep.__kwdefaults__, name, value)
 
 
 def linear(images):
@@ -119,6 +121,31 @@ def test_the_command_line_predicts_and_shows_unsure_images(run, tmp_path, few_co
     assert rows[0] == "image,prediction,confidence,margin,entropy"
     assert sure == sorted(sure)
     assert Image.open(tmp_path / "unsure.png").size[0] > 400
+
+
+def test_the_models_of_a_sweep_are_predicted_beside_the_truth_and_once(run, few_corruptions):
+    folder = run.parent.parent
+    found = CliRunner().invoke(app, ["predict", str(folder), "--json", "--device", "cpu"])
+    assert found.exit_code == 0, found.output
+    (row,) = json.loads(found.stdout)
+    alone = predict_accuracy(run, "RotatedDigits/75")
+    assert (row["domain"], row["algorithm"], row["job"], row["method"]) == ("75", "ERM", run.name, "atc-mc")
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    tested = [split for name, split in records[-1]["splits"].items() if name.startswith("75/")]
+    right = sum(split["accuracy"] * split["count"] for split in tested) / sum(split["count"] for split in tested)
+    assert row["true"] == pytest.approx(right)
+    assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
+    assert row["images"] == alone.images
+    written = (folder / "accuracy" / "predictions.json").stat().st_mtime_ns
+    assert shiftbed.predict_sweep(folder) == [row]
+    assert (folder / "accuracy" / "predictions.json").stat().st_mtime_ns == written
+    wrong = CliRunner().invoke(app, ["predict", str(folder), "--fit", "RotatedDigits"])
+    assert "--fit goes with --on" in str(wrong.exception)
+
+
+def test_a_sweep_that_kept_no_weights_says_how_to_keep_them(tmp_path):
+    with pytest.raises(ShiftbedError, match="--keep final"):
+        shiftbed.predict_sweep(tmp_path)
 
 
 def test_what_was_cut_off_is_computed_again(run, tmp_path):

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from shiftbed.accuracy.records import recorded
 from shiftbed.selection import SELECTIONS, JobRecords
+from shiftbed.selection.records import tasks_of
+from shiftbed.tables import tables_of
 from shiftbed.training.evaluation import split_metrics
 from tests.conftest import tiny_job
 
@@ -29,6 +32,32 @@ def test_it_takes_the_best_predicted_accuracy():
     assert (choice.draw, choice.step) == (0, 4)
     assert choice.score == pytest.approx(0.7)
     assert SELECTIONS["training-domain-validation"].choose(jobs).step == 2
+
+
+def test_records_alone_predict_the_accuracy_of_what_was_chosen():
+    jobs = [job(0, {2: (0.9, 0.95, 0.5)}), job(1, {2: (0.7, 0.75, 0.72)})]
+    tasks = tasks_of(jobs, ["accuracy", "count", "confidence"])
+    for task in tasks:
+        task.values["count"][:] = 10
+    (row,) = recorded(tables_of(tasks, [SELECTIONS["training-domain-validation"]]))
+    assert row["accuracy"] == pytest.approx(0.45), "0.9 − (0.95 − 0.5), of the draw that validates best"
+    assert (row["true"], row["low"], row["method"], row["job"]) == (0.0, None, "doc", jobs[0].id)
+    tasks = tasks_of(jobs, ["accuracy", "count"])
+    assert recorded(tables_of(tasks, [SELECTIONS["training-domain-validation"]])) == []
+
+
+def test_intervals_from_records_are_as_wide_as_errors_on_other_domains(monkeypatch):
+    errors = {f"domain {place}": place / 100 for place in range(10)}
+    rows = [
+        {"dataset": "D", "domain": name, "accuracy": 0.5 + error, "true": 0.5, "low": None, "high": None, "level": None}
+        for name, error in errors.items()
+    ]
+    monkeypatch.setattr("shiftbed.accuracy.records._rows", lambda table: table)
+    found = {row["domain"]: row for row in recorded([[dict(row) for row in rows]])}
+    # Of nine others the ninth smallest, ⌈(9 + 1) · 0.9⌉: the largest.
+    assert found["domain 0"]["high"] == pytest.approx(0.5 + 0.09)
+    assert found["domain 9"]["low"] == pytest.approx(0.59 - 0.08)
+    assert all(row["low"] is None for row in recorded([[dict(row) for row in rows[:9]]])), "eight others are too few"
 
 
 def test_it_is_no_oracle_but_leaks_to_algorithms_that_never_see_test_images():

@@ -1,5 +1,8 @@
 """The tables of the studies against values by hand and against the paper's arithmetic."""
 
+import csv
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,7 +12,8 @@ from shiftbed.accuracy.methods import METHODS
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.pool import classifiers
 from shiftbed.accuracy.studies import Scores
-from shiftbed.accuracy.study import MOST_REMOVED, reductions
+from shiftbed.accuracy.study import MOST_REMOVED, reductions, write_points
+from shiftbed.errors import DataError
 from shiftbed.networks import NETWORKS
 from shiftbed.published import table as published_table
 
@@ -54,6 +58,17 @@ def test_rank_agreement_of_methods_between_the_paper_s_testbeds():
     assert studies.rank_agreement(*tables) == pytest.approx(0.733, abs=1e-3)
 
 
+def test_another_study_is_compared_by_its_errors_and_its_ranking():
+    scores = made()
+    worse = replace(scores, values={"atc-mc": scores.values["entropy"], "entropy": scores.values["atc-mc"]})
+    same, other = studies.beside_table(scores, {"same": scores, "swapped": worse})
+    assert (same["methods"], same["more than here"], same["kendall"]) == (2, 0, 1)
+    assert other["kendall"] == -1
+    assert other["mae"] == pytest.approx(same["mae"]), "the same two errors under other names"
+    with pytest.raises(DataError, match="shares 0 methods"):
+        studies.beside_table(scores, {"poor": replace(scores, values={"doc": scores.accuracies})})
+
+
 def test_spread_and_difficulty_are_over_classifiers_and_methods():
     scores = made()
     table = studies.mae_table(scores)
@@ -77,6 +92,7 @@ def test_changes_groups_sizes_and_direct_estimates():
     assert [row["nothing"] for row in same] == [0, 0]
     assert len(studies.group_agreement(scores)) == 28
     assert np.isnan(studies.size_effect(scores))  # all groups have as many images
+    assert sum(row["images"] for row in studies.size_table(scores)) == scores.images.sum()
     direct = studies.direct_table(scores)
     assert [row["method"] for row in direct] == ["atc-mc"]
     assert direct[0]["mae"] == pytest.approx(100 * np.abs(scores.values["atc-mc"] - scores.accuracies).mean())
@@ -114,6 +130,36 @@ def test_classifiers_are_scored_domain_by_domain():
     assert len(seen) == 8
 
 
+def test_calibrated_scores_are_those_of_divided_logits():
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(4000, 3))
+    labels = (logits + random.gumbel(size=logits.shape)).argmax(
+        1
+    )  # drawn from the softmax: at 5 ×, the model is too sure
+
+    def outputs():
+        return Outputs(5 * logits, None, labels), iter([Outputs(5 * logits[:900], None, labels[:900], name="part")])
+
+    plain, calibrated = (
+        studies.score_classifiers({"one": outputs}, {}, ["average-confidence"], how) for how in (False, True)
+    )
+    right = plain.accuracies[0, 0]
+    assert plain.values["average-confidence"][0, 0] > right + 0.15
+    assert calibrated.values["average-confidence"][0, 0] == pytest.approx(
+        right, abs=3 * np.sqrt(right * (1 - right) / 900)
+    )
+
+
+def test_points_are_written_as_a_table(tmp_path):
+    scores = made()
+    write_points(scores, tmp_path / "points.csv")
+    rows = list(csv.DictReader((tmp_path / "points.csv").read_text().splitlines()))
+    assert len(rows) == 72
+    assert float(rows[5]["accuracy"]) == pytest.approx(scores.accuracies[0, 5], rel=1e-4)
+    predicted = float(rows[5]["atc-mc predicted"])
+    assert predicted == pytest.approx(studies.points_table(scores, "atc-mc", True)[5]["predicted"], rel=1e-4)
+
+
 def test_reduced_sets_have_their_own_accuracy():
     labels = np.array([0, 0, 1, 1, 2, 2])
     domain = Outputs(np.eye(3)[[0, 0, 1, 0, 0, 0]], labels=labels)
@@ -132,6 +178,8 @@ def test_pictures_are_drawn(tmp_path):
         pictures.accuracy_by_distance(scores, tmp_path / "distance.png", "model 1"),
         pictures.spread(scores, tmp_path / "spread.png"),
         pictures.changes(studies.change_table(scores, {"nothing": scores}), tmp_path / "changes.png"),
+        pictures.group_agreement(studies.group_agreement(scores), tmp_path / "groups.png"),
+        pictures.errors_by_images(studies.size_table(scores), tmp_path / "images.png"),
     ):
         assert np.asarray(Image.open(path).convert("L")).std() > 5
     assert pictures.text_table([{"a": 1.234, "b": None}]) == "a     b\n1.23  –"

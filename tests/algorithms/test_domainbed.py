@@ -132,12 +132,12 @@ class MetaStep(ERM):
         return {"loss": loss.item(), "moved": misc.l2_between_dicts(meta, now).item()}
 
 
-class MeanOfWeights(ERM, misc.MovingAverage):
+class MeanOfWeights(ERM, misc.ErmPlusPlusMovingAvg):
     """Averaging: predicts with the running mean of the weights."""
 
     def __init__(self, input_shape, num_classes, num_domains, hparams):
         ERM.__init__(self, input_shape, num_classes, num_domains, hparams)
-        misc.MovingAverage.__init__(self, self.network)
+        misc.ErmPlusPlusMovingAvg.__init__(self, self.network)
         self.sma_start_iter = 2
 
     def update(self, minibatches, unlabeled=None):
@@ -224,14 +224,40 @@ def test_named_tensors_calculate_as_one_vector():
     assert misc.l2_between_dicts({"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([1.0, 4.0])}) == 2
 
 
-def test_the_moving_average_is_the_mean_since_its_start():
+def test_the_mean_of_weights_is_the_mean_since_its_start():
     network = nn.Linear(1, 1)
-    average = misc.MovingAverage(network)
+    average = misc.ErmPlusPlusMovingAvg(network)
     average.sma_start_iter = 3
     for value in (5.0, 1.0, 2.0, 3.0):
         nn.init.constant_(network.weight, value)
         average.update_sma()
     assert average.network_sma.weight.item() == pytest.approx((1 + 2 + 3) / 3)
+
+
+def test_the_moving_average_starts_at_zero_and_passes_gradients_undamped():
+    average = misc.MovingAverage(ema=0.75)
+    (first,) = average.update({"a": torch.tensor([8.0, 0.0])}).values()
+    values = torch.tensor([4.0, 4.0], requires_grad=True)
+    (second,) = average.update({"a": values}).values()
+    assert first.tolist() == [[8.0, 0.0]] and second.tolist() == [[10.0, 4.0]]  # (0.75 · 2 + 0.25 · 4) / 0.25, and 4
+    second.sum().backward()
+    assert values.grad.tolist() == [1.0, 1.0]
+    assert misc.MovingAverage(0.75, oneminusema_correction=False).update({"a": values})["a"].tolist() == [[1.0, 1.0]]
+
+
+def test_a_head_is_pulled_into_the_ball_around_another():
+    here, there = nn.Linear(2, 1), nn.Linear(2, 1)
+    for layer, value in ((here, 0.0), (there, 2.0)):
+        nn.init.constant_(layer.weight, value)
+        nn.init.constant_(layer.bias, 0.0)
+    assert misc.proj(1.0, there, here) is there
+    assert there.weight.flatten().tolist() == pytest.approx([0.5**0.5, 0.5**0.5])
+
+
+def test_quantiles_are_those_of_gaussian_kernels():
+    distribution = misc.Nonparametric()
+    distribution.estimate_parameters(torch.tensor([0.3, 0.5, 1.1, 0.9], dtype=torch.float64))
+    assert float(distribution.icdf(torch.tensor(0.75))) == pytest.approx(1.01790505)
 
 
 def test_weights_balance_the_classes():

@@ -13,13 +13,14 @@ from shiftbed.data import Domain, MultiDomainDataset
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.shift import estimators
 from shiftbed.shift.closed_forms import CLOSED_FORMS, blue_shifts, coloured_correlation
-from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.estimates import ShiftEstimate, dominant
 from shiftbed.shift.estimators import Found, How
 from shiftbed.shift.intervals import interval_from_zero
 from shiftbed.shift.matching import folds, matched, permuted
 from shiftbed.shift.measure import compare
 from shiftbed.shift.ratio import (
     LogRatios,
+    accuracy_terms,
     calibrated,
     correlation_terms,
     diversity_terms,
@@ -135,6 +136,13 @@ def test_inputs_that_only_one_side_has_are_diversity_and_not_correlation():
     assert value == pytest.approx(0.75)
     p, q = correlation_terms(sure, torn)
     assert not p.any() and not q[:5].any() and q[5:].all()
+
+
+def test_an_example_that_a_network_cannot_place_is_half_right():
+    zero, one = np.zeros((1, 4)), np.ones((1, 4))
+    terms = accuracy_terms(LogRatios(zero, zero), LogRatios(zero, np.array([[1.0, -1.0, 0.0, 2.0]])))
+    assert terms[0].tolist() == [0.5] * 4 and terms[1].tolist() == [1, 0, 0.5, 1]
+    assert half_sum(*accuracy_terms(LogRatios(one, -one), LogRatios(one, zero)))[0] == 0.75
 
 
 def test_what_is_held_out_twice_counts_once_and_what_never_was_not_at_all():
@@ -312,6 +320,16 @@ def test_features_moved_and_stretched_have_the_same_densities():
     how = {"method": "kde", "runs": 1, "device": "cpu", "baseline": False}
     one, other = (shiftbed.measure_shift(each, **how) for each in (made, moved))
     assert one.diversity.value == pytest.approx(other.diversity.value, abs=0.02)
+
+
+def test_correlation_shift_dominates_only_where_a_surer_network_would_not_see_diversity():
+    def pair(lax):
+        diversity = ShiftEstimate("diversity", 0.08, 0.01, (0.06, 0.1), 600, details={"at delta 0.1": lax})
+        return diversity, ShiftEstimate("correlation", 0.19, 0.02, (0.15, 0.23), 600)
+
+    assert dominant(*pair(0.1)) == "correlation" and dominant(*pair(0.27)) is None
+    assert estimators._unsure({"at delta 0.1": 0.15}, 0.08) == ()
+    assert "would be 0.27 if the network had to be 90 % sure" in estimators._unsure({"at delta 0.1": 0.27}, 0.08)[0]
 
 
 def test_estimates_say_where_no_shift_was_seen_and_where_nothing_can_be_concluded(quick):

@@ -64,7 +64,8 @@ def main(folder: Path, log: Path, kills: int, jobs: int) -> None:
             pid = chance.choice(sorted(victims))
             if send(pid, signal.SIGKILL):
                 done += 1
-                print(json.dumps({"kill": done, "worker": pid, "job": victims[pid]}), file=file, flush=True)
+                line = {"kill": done, "worker": pid, "job": victims[pid], "finished": finished}
+                print(json.dumps(line), file=file, flush=True)
             above = launchers(folder) if done % LAUNCHER_EVERY == 0 else []
             if above and send(above[0], signal.SIGKILL):
                 print(json.dumps({"kill": done, "launcher": above[0]}), file=file, flush=True)

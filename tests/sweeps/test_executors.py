@@ -23,7 +23,7 @@ def results_of(folder: Path) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in folder.glob("jobs/*/done.json")}
 
 
-def wait_for(condition, seconds: float = 60.0):
+def wait_for(condition, seconds: float = 180.0):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -127,15 +127,15 @@ class Running(threading.Thread):
 @pytest.mark.slow
 def test_slurm_preempted_a_job_saves_is_queued_again_and_continues(tmp_path, slurm):
     store = LocalStore(tmp_path / "slurm")
-    job = tiny_job("IRM", steps=1500, every=1500)
+    job = tiny_job("IRM", steps=3000, every=300)
     running = Running(slurm(store, cluster="local"), [job])
-    claim = wait_for(lambda: (claim := claim_on(store, job)).get("count", 0) > 1 and claim)  # it beats while it trains
-    os.kill(claim["pid"], signal.SIGUSR2)
-    running.join(60)
+    wait_for(lambda: rows_saved(store, job))
+    os.kill(claim_on(store, job)["pid"], signal.SIGUSR2)
+    running.join(180)
     assert running.progress.ended == {job.id: "done"} and running.progress.deaths == 0, "Slurm itself queued it again"
     first, second = json.loads(store.get(JobFiles(job.id).times))
-    assert 0 < first["steps"] < 1500, "it saved where the signal came, not at an evaluation"
-    assert first["steps"] + second["steps"] == 1500, "it continued at the step where it was stopped"
+    assert first["steps"] < 3000 and first["steps"] % 300, "it saved where the signal came, not at an evaluation"
+    assert first["steps"] + second["steps"] == 3000, "it continued at the step where it was stopped"
     LocalPool(LocalStore(tmp_path / "local"), 1).run([job])
     assert results_of(tmp_path / "slurm") == results_of(tmp_path / "local")
 
@@ -146,11 +146,11 @@ def test_slurm_kills_and_failures_stop_no_other_job(tmp_path, slurm):
     code.write_text(FAILING)
     load_code(code)
     store = LocalStore(tmp_path / "sweep")
-    killed, failing = tiny_job("ERM", steps=800, every=200), tiny_job("Unlucky")
+    killed, failing = tiny_job("ERM", steps=4000, every=200), tiny_job("Unlucky")
     running = Running(slurm(store, [code], cluster="local"), [killed, failing])
     wait_for(lambda: rows_saved(store, killed))
     os.kill(claim_on(store, killed)["pid"], signal.SIGKILL)
-    running.join(60)
+    running.join(180)
     assert running.progress.failed == {failing.id: "RuntimeError in mine.py line 9: no luck"}
     assert running.progress.ended == {killed.id: "done"} and running.progress.deaths == 1
     assert json.loads(store.get(JobFiles(failing.id).failure))["why"] == running.progress.failed[failing.id]
@@ -195,7 +195,7 @@ def test_ray_loses_a_node_that_runs_a_job_and_the_sweep_finishes(tmp_path, ray_c
     code.write_text(FAILING)
     load_code(code)
     store = LocalStore(tmp_path / "ray")
-    jobs = [tiny_job(name, trial=trial, steps=2000, every=100) for name in ("ERM", "IRM") for trial in range(2)]
+    jobs = [tiny_job(name, trial=trial, steps=4000, every=100) for name in ("ERM", "IRM") for trial in range(2)]
     failing = tiny_job("Unlucky")
     running = Running(RayExecutor(store, [code], address=cluster.address), [*jobs, failing])
     raylet = nodes[0].all_processes["raylet"][0].process.pid
@@ -203,11 +203,11 @@ def test_ray_loses_a_node_that_runs_a_job_and_the_sweep_finishes(tmp_path, ray_c
         lambda: next((job for job in jobs if rows_saved(store, job) and runs_under(raylet, store, job)), None)
     )
     cluster.remove_node(nodes[0], allow_graceful=False)
-    running.join(120)
+    running.join(300)
     assert running.progress.failed == {failing.id: "RuntimeError in mine.py line 9: no luck"}
     assert running.progress.ended == {job.id: "done" for job in jobs}
     (times,) = json.loads(store.get(JobFiles(lost.id).times))
-    assert times["steps"] < 2000, "the lost job continued from its checkpoint on another node"
+    assert times["steps"] < 4000, "the lost job continued from its checkpoint on another node"
     LocalPool(LocalStore(tmp_path / "local"), 2).run(jobs)
     assert results_of(tmp_path / "ray") == results_of(tmp_path / "local")
     assert as_csv(read_tables(tmp_path / "ray")) == as_csv(read_tables(tmp_path / "local"))

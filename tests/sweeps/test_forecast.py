@@ -133,13 +133,13 @@ def test_the_disk_estimate_is_of_the_right_size(memory_folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, ["Supervised weights (resnet50.tv_in1k)"]),
+        ({}, ["Supervised weights (resnet50.tv_in1k)", "Each model is tested on one domain"]),
         ({"selections": ["oracle"], "recipe": "domainbed-v2"}, ["Each model is tested on one domain"]),
-        ({"datasets": ["PACS"], "recipe": "domainbed-v2-scratch"}, ["All datasets have diversity shift"]),
+        ({"datasets": ["PACS"], "recipe": "domainbed-v2-scratch"}, ["Each model", "All datasets have diversity shift"]),
         ({"datasets": ["PACS"], "protocol": "leave-pair-out", "selections": []}, ["Supervised", "All datasets"]),
-        ({"recipe": "domainbed-v2"}, []),
+        ({"recipe": "domainbed-v2", "protocol": "leave-pair-out", "selections": []}, []),
     ],
-    ids=["supervised", "one test domain", "one kind of shift", "two of them", "none"],
+    ids=["cross-validation", "one test domain", "one kind of shift", "pairs", "none"],
 )
 def test_the_papers_warnings(changes, words):
     found = cautions(replace(DOMAINBED, **changes))

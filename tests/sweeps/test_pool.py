@@ -214,7 +214,7 @@ def test_a_failing_job_stops_no_other_and_is_tried_again(tmp_path):
     assert subprocess.run(command, capture_output=True).returncode == 0
 
 
-def test_leases_tell_the_living_from_the_dead(tmp_path):
+def test_leases_tell_the_living_from_the_dead(tmp_path, monkeypatch):
     store = LocalStore(tmp_path)
     watch = LeaseWatch(store, patience=0.3)
     assert not watch.held("job"), "nobody has it"
@@ -223,11 +223,14 @@ def test_leases_tell_the_living_from_the_dead(tmp_path):
     assert watch.held("job"), "alive as far as anyone has seen"
     time.sleep(0.35)
     assert not watch.held("job"), "it has not moved"
-    lease._last = 0
     lease.beat()
     assert watch.held("job"), "it moves again"
-    lease.release()
-    assert not watch.held("job")
+    monkeypatch.setattr("shiftbed.sweeps.leases.BEAT_SECONDS", 0.02)
+    with lease:
+        for _ in range(3):  # whatever its holder does
+            time.sleep(0.1)
+            assert watch.moved("job")
+    assert watch.moved("job") is None and not watch.held("job")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     claim = {"holder": "x", "count": 1, "host": os.uname().nodename, "pid": gone.pid}

@@ -12,7 +12,7 @@ from shiftbed.cli.sweeps import sweep
 from shiftbed.errors import HparamError
 from shiftbed.sweeps.plan import Request
 from shiftbed.sweeps.plan import plan as make_plan
-from shiftbed.sweeps.words import SweepWords, sweep_words, train_command
+from shiftbed.sweeps.words import SweepWords, command_alone, sweep_words, train_command
 
 PLAN = """
 datasets: [RotatedDigits, ColoredDigits]
@@ -119,5 +119,21 @@ def test_a_job_of_a_sweep_as_a_command(monkeypatch):
         cli.main()
     assert (run["draw"], run["steps"], run["overrides"]) == (1, 7, {"lr": 1e-3, "irm_lambda": 3.0})
     assert run["keep"] == "logits"
-    grouped = Request("EmojiStyles", ["ERM"], protocol="leave-one-domain-out-grouped")
-    assert train_command(make_plan(grouped)[0], Path("x")) is None, "train has no word for groups"
+
+
+def test_a_job_that_train_has_no_words_for_is_a_sweep_of_one(monkeypatch):
+    words = sweep_words(
+        {"datasets": "EmojiStyles", "algorithms": "ERM,IRM", "protocol": "leave-one-domain-out-grouped", "out": "x"}
+        | {"test": "twemoji,emojione", "set": "lr=1e-3", "code": ["a.py", "b.py"], "budget": "1h", "steps": 7}
+    )
+    job = make_plan(replace(words.request(), draws=2))[-1]
+    assert train_command(job, words.out) is None
+    command = command_alone(job, words, draws=2)
+    asked = {}
+    monkeypatch.setattr("shiftbed.sweeps.verbs.sweep", lambda *given, **options: asked.update(options, given=given))
+    monkeypatch.setattr("shiftbed.cli.sweeps._report", lambda *_: None)
+    monkeypatch.setattr("sys.argv", shlex.split(command))
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert asked["only"] == (job.id,) and asked["code"] == (Path("a.py"), Path("b.py"))
+    assert job.id in {one.id for one in make_plan(asked["given"][0])}

@@ -101,6 +101,7 @@ def test_a_recipe_names_a_scheme_and_what_differs_from_it():
         {"size": 8, "scale": (0.9, 0.8)},
         {"size": 8, "scale": (0.5, 1.5)},
         {"size": 8, "ratio": (0.0, 1.0)},
+        {"size": 8, "scale": (0.5, 1.0), "shift": 2},
         {"size": 8, "jitter": (0.1, 0.1, 0.1, 0.6)},
         {"size": 8, "evaluation_resize": 7},
         {"size": 8, "evaluation_resize": 9, "evaluation_crop": 9},
@@ -135,6 +136,18 @@ def test_a_crop_without_antialiasing_is_another():
 def test_an_image_of_the_right_size_is_not_touched():
     images = noise(3, 32, 32)
     assert torch.equal(augment(images, unchanged(images).to("cpu")), images.float().div(255))
+
+
+def test_a_moved_image_is_a_crop_of_the_image_on_black():
+    augmentation = Augmentation(size=32, shift=4)
+    images = np.random.default_rng(0).integers(0, 256, (300, 3, 32, 32)).astype(np.uint8)
+    parameters = augmentation.draw(augmentation_words(7, 0, 300), np.full((300, 2), 32))
+    corners = parameters.shown[:, :2].astype(int)
+    assert set(corners.ravel()) == set(range(-4, 5))
+    found = augment(torch.from_numpy(images), parameters.to("cpu")).numpy()
+    on_black = np.pad(images, ((0, 0), (0, 0), (4, 4), (4, 4)))
+    for image, large, (top, left) in zip(found, on_black, corners + 4, strict=True):
+        assert np.array_equal(image, large[:, top : top + 32, left : left + 32].astype(np.float32) / 255)
 
 
 def test_flipping_mirrors_the_crop_and_not_the_image():

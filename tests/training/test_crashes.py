@@ -18,6 +18,11 @@ from tests.conftest import augmented_job, tiny_job
 OPERATIONS = ("write", "fsync", "replace", "link")
 
 
+@pytest.fixture(autouse=True)
+def every_evaluation_is_saved(monkeypatch):
+    monkeypatch.setattr(run, "SAVE_SECONDS", 0.0)
+
+
 class CrashError(BaseException):
     """The process is gone: nothing may catch this and go on."""
 

@@ -17,6 +17,11 @@ from shiftbed.training.trainer import Trainer
 from tests.conftest import tiny_job
 
 
+@pytest.fixture(autouse=True)
+def every_evaluation_is_saved(monkeypatch):
+    monkeypatch.setattr(run, "SAVE_SECONDS", 0.0)
+
+
 @pytest.fixture
 def local(tmp_path):
     return LocalStore(tmp_path)
@@ -77,6 +82,16 @@ def test_a_finished_job_is_not_run_again_and_leaves_no_checkpoint(local):
     assert run_job(job, local, on_step=lambda step, metrics: made.append(step)) == "done"
     assert not made
     assert local.get(JobFiles(job.id).checkpoint) == b""
+
+
+def test_evaluations_in_quick_succession_cost_no_checkpoint_each_and_change_nothing(local, tmp_path, monkeypatch):
+    job, other = tiny_job("ERM", steps=5, every=1), LocalStore(tmp_path / "other")
+    run_job(job, local)
+    monkeypatch.setattr(run, "SAVE_SECONDS", 1e9)
+    run_job(job, other)
+    files = JobFiles(job.id)
+    assert other.get(files.checkpoint) is None
+    assert other.get(files.done) == local.get(files.done) and other.get(files.records) == local.get(files.records)
 
 
 def test_a_job_whose_loss_is_not_finite_ends_as_diverged_with_its_last_good_records(local):
@@ -192,6 +207,7 @@ def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(local, monkey
         with pytest.raises(StoreError, match=words):
             run_job(job, local)
     assert local.get(JobFiles(job.id).checkpoint) == before
+    assert not list(local.root.rglob(".*")), "nothing half-written is left"
     assert run_job(job, local) == "done"
 
 

@@ -1,12 +1,17 @@
 """One step and one evaluation: what the algorithm is given, in which mode, with which random numbers."""
 
+import math
+
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
 from shiftbed.algorithms import ERM, register
 from shiftbed.data import load
 from shiftbed.training.pool import pool_of
+from shiftbed.training.recipes import recipe
+from shiftbed.training.schedules import learning_rate_factor, set_learning_rates
 from shiftbed.training.trainer import Trainer
 from tests.conftest import tiny_job
 
@@ -76,3 +81,18 @@ def test_the_optimizer_takes_the_drawn_values():
 
 def test_the_small_network_keeps_no_statistics_of_batches():
     assert list(Trainer(tiny_job("ERM")).algorithm.network.buffers()) == []
+
+
+def test_the_rate_rises_evenly_and_then_follows_the_schedule():
+    how = recipe("quick", "RotatedDigits", steps=100, schedule="cosine", warm_up=0.2)
+    factors = [learning_rate_factor(how, step) for step in range(100)]
+    assert factors[:20] == pytest.approx([(step + 1) / 20 for step in range(20)])
+    assert factors[20] == 1
+    assert factors[60] == pytest.approx(0.5), "half of the way down"
+    assert learning_rate_factor(how.model_copy(update={"schedule": "constant"}), 50) == 1
+    plain = how.model_copy(update={"warm_up": 0.0})
+    assert learning_rate_factor(plain, 30) == 0.5 * (1 + math.cos(math.pi * 30 / 100)), "to the bit as it was"
+    constant = recipe("quick", "RotatedDigits", warm_up=0.5, steps=10)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
+    set_learning_rates([optimizer], constant, 0)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)

@@ -1,0 +1,162 @@
+"""The models of a sweep on domains that they have never seen: accuracy as predicted without labels, and the truth."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from shiftbed.accuracy.domains import MOST, SEVERITIES, corrupted, held_out, of_dataset
+from shiftbed.accuracy.extraction import DomainImages, Extractor
+from shiftbed.accuracy.kept import ACCURACY, PREDICTIONS, predictions
+from shiftbed.accuracy.methods import METHODS, Method
+from shiftbed.accuracy.predict import DEFAULT, FittedPredictor, summarise
+from shiftbed.data import card
+from shiftbed.errors import DataError, StoreError
+from shiftbed.selection import JobRecords
+from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.model import load
+from shiftbed.training.run import JobFiles
+from shiftbed.training.store import LocalStore, write_json
+
+Row = dict[str, Any]
+SHOWN = ("accuracy", "low", "high", "level", "images", "trust")
+
+
+def predict_sweep(
+    folder: str | Path,
+    *,
+    method: str = DEFAULT,
+    level: float = 0.9,
+    severities: Sequence[int] = SEVERITIES,
+    images: int = MOST,
+    device: str = "cpu",
+    on_progress: Callable[[str, int, int], None] = lambda part, done, total: None,
+) -> list[Row]:
+    """Predicts the accuracy of a sweep's models on their test domains, from the images there and none of their labels.
+
+    Of every algorithm and task it takes one model: of those that kept their weights, in the first trial, the one that
+    does best on held-out images of the training domains. Rows are kept in the folder as they are made, where pages and
+    figures find them; run again, only what is missing is computed.
+
+    Args:
+        folder: The sweep's folder.
+        method: The method.
+        level: The probability with which intervals are meant to hold.
+        severities: Of the corruptions of held-out images that the method is fitted on.
+        images: How many held-out images.
+        device: Where models predict.
+        on_progress: Called with what is being done, how much is done, and how much there is.
+
+    Returns:
+        Rows as `shiftbed.accuracy.kept.predictions` describes them.
+
+    Raises:
+        StoreError: No finished job kept its weights.
+    """
+    folder, chosen = Path(folder), METHODS[method]
+    jobs = models(folder)
+    wanted = {(job.id, domain) for job in jobs for domain in job.description["test_domains"]}
+    rows = [
+        row
+        for row in predictions(folder)
+        if (row["job"], row["domain"]) in wanted
+        and row["method"] == chosen.name
+        and row["level"] in (level, None)  # without labelled domains there is no level
+    ]
+    done = {(row["job"], row["domain"]) for row in rows}
+    for _, together in groupby(jobs, _task):
+        mine = [job for job in together if any((job.id, one) not in done for one in job.description["test_domains"])]
+        if not mine:
+            continue
+        source = held_out(_folder(folder, mine[0]), images)
+        labelled = _to_fit(source, severities)
+        for job in mine:
+            on_progress("predicting accuracies", len({row["job"] for row in rows}), len(jobs))
+            extract = Extractor(load(_folder(folder, job), device))
+            fitted = FittedPredictor(extract(source), ((extract(one), one.group) for one in labelled), level)
+            rows += [_row(job, domain, extract, fitted, chosen, level) for domain in job.description["test_domains"]]
+            write_json(rows, folder / ACCURACY / PREDICTIONS)
+    on_progress("predicting accuracies", len(jobs), len(jobs))
+    return rows
+
+
+def _row(
+    job: JobRecords, domain: str, extract: Extractor, fitted: FittedPredictor, method: Method, level: float
+) -> Row:
+    """The prediction for one model on one of its test domains; the labels there are for the truth beside it alone."""
+    about = job.description
+    (target,) = of_dataset(f"{about['dataset']}/{domain}", card(about["dataset"]).classes)
+    outputs = extract(target)
+    try:
+        made = summarise(outputs, fitted, method, level)
+    except DataError as reason:  # a model that says the same of all corrupted images
+        alone = FittedPredictor(fitted.reference.outputs, ())
+        made = replace(summarise(outputs, alone, method, level), trust=str(reason))
+    who = {"dataset": about["dataset"], "domain": domain, "algorithm": about["algorithm"], "job": job.id}
+    numbers = {name: getattr(made, name) for name in SHOWN}
+    return {**who, "method": method.name, **numbers, "true": outputs.accuracy}
+
+
+def _folder(folder: Path, job: JobRecords) -> Path:
+    return folder / Path(JobFiles(job.id).weights).parent
+
+
+def models(folder: Path) -> list[JobRecords]:
+    """Of every algorithm and task the job whose model is asked, those of a task one after the other.
+
+    Raises:
+        StoreError: No finished job kept its weights.
+    """
+    ended = [job for job in finished_jobs(LocalStore(folder)) if job.status == "done" and job.rows]
+    jobs = [job for job in ended if (folder / JobFiles(job.id).weights).exists()]
+    if not jobs:
+        raise StoreError(
+            f"No finished job in {folder} kept its weights; `shiftbed sweep ... --keep final` keeps them, and "
+            f"`shiftbed best {folder}` makes those of the best job again."
+        )
+    jobs.sort(key=lambda job: (job.description["dataset"], *_task(job), -_validation(job), job.id))
+    first_trials: dict[tuple[Any, ...], JobRecords] = {}
+    for job in jobs:
+        setting, tested, _ = _task(job)
+        first_trials.setdefault((setting, tested, job.description["algorithm"]), job)
+    return list(first_trials.values())
+
+
+def _task(job: JobRecords) -> tuple[str, tuple[str, ...], int]:
+    """What is trained and tested on which split: jobs with equal tasks held out the same images."""
+    about = job.description
+    return about["setting"], tuple(about["test_domains"]), about["trial"]
+
+
+def _validation(job: JobRecords) -> float:
+    """The mean accuracy on held-out images of the training domains, at the end."""
+    about = job.description
+    names = [split["name"] for split in about["splits"] if split["role"] == "validation"]
+    found = [job.rows[-1]["splits"][name]["accuracy"] for name in names if name in job.rows[-1]["splits"]]
+    return sum(found) / len(found) if found else 0.0
+
+
+def _to_fit(source: DomainImages, severities: Sequence[int]) -> list[DomainImages]:
+    """The source's images under corruptions, made once; none where they cannot be corrupted."""
+    try:
+        found = corrupted(source, severities=severities)
+    except DataError:
+        return []
+    return [DomainImages(one.name, one.id, cache(one.images), one.labels, one.group) for one in found]
+
+
+def summary(rows: Sequence[Row]) -> Iterator[str]:
+    """What was predicted and what is true, in lines of text, and how often intervals had it."""
+    for row in rows:
+        words = f"predicted {row['accuracy']:.1%} ({row['low']:.0%} to {row['high']:.0%}), true {row['true']:.1%}"
+        yield f"{row['algorithm']:9} on {row['domain']:14} {words}"
+    held = sum(row["low"] <= row["true"] <= row["high"] for row in rows)
+    error = sum(abs(row["accuracy"] - row["true"]) for row in rows) / len(rows)
+    level = rows[0]["level"]
+    meant = f"meant to hold with {level:.0%}" if level is not None else "the spread of the direct methods"
+    yield f"{held} of {len(rows)} intervals ({meant}) have the truth; mean error {error:.1%}."
+    far = next((row for row in rows if not row["low"] <= row["true"] <= row["high"]), None)
+    if far is not None:
+        yield f"Of {far['domain']}, where one does not, it said: {far['trust']}"

@@ -1,0 +1,121 @@
+"""The committed results: the page is what the records give, its counts are right, and nothing of it needs the data."""
+
+import runpy
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from shiftbed.benchmarks import find, narrowed, request_of
+from shiftbed.cli import app
+from shiftbed.hashing import canonical
+from shiftbed.sweeps.compaction import compact
+from shiftbed.sweeps.plan import plan, remember_plan
+from shiftbed.training.run import JobFiles
+from shiftbed.training.store import LocalStore
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "results.py"))
+MISSING = ("IRM", ("-90%",), 1, 1)  # algorithm, test domains, trial, draw
+OPTIONS = (("datasets", "ColoredMNIST"), ("algorithms", "ERM,IRM"), ("draws", "2"), ("trials", "2"))
+OPTIONS += (("selection", "training-domain-validation"),)
+
+
+def test_the_page_is_what_the_records_give():
+    assert SCRIPT["page"]() == (ROOT / "docs" / "results.md").read_text(encoding="utf-8"), "run scripts/results.py"
+
+
+def test_the_records_are_small():
+    assert sum(file.stat().st_size for file in (ROOT / "docs" / "results").rglob("*") if file.is_file()) < 20e6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Made records of DomainBed's ColoredMNIST in the arithmetic of a GPU, compacted; one job is missing.
+
+    Draw 1 has the better validation. Its test accuracy is 0.5 in trial 0 and 0.7 in trial 1, everywhere.
+    """
+    made = LocalStore(tmp_path_factory.mktemp("results") / "made")
+    rules = ["training-domain-validation"]
+    asked = narrowed(find("domainbed"), ["ColoredMNIST"], ["ERM", "IRM"], draws=2, trials=2, selections=rules)
+    (part,) = asked.parts
+    jobs = plan(request_of(part, "bf16"))
+    remember_plan(jobs, made)
+    for job in jobs:
+        if (job.algorithm, tuple(job.task.test_domains), job.trial, job.draw) == MISSING:
+            continue
+        shares = {"validation": 0.6 + 0.1 * job.draw, "test": (0.5 if job.draw else 0.9) + 0.2 * job.trial * job.draw}
+        splits = {s.name: {"accuracy": shares[s.role], "count": 10} for s in job.task.splits if s.role in shares}
+        result = {"status": "done", "step": 100, "records": [{"step": 100, "splits": splits}]}
+        made.put_atomic(JobFiles(job.id).job, canonical(job.describe()))
+        made.put_atomic(JobFiles(job.id).done, canonical(result))
+        attempt = {"host": "h", "device": "GPU", "started": 10.0, "seconds": 360.0, "steps": 100, "torch": "2"}
+        made.put_atomic(JobFiles(job.id).times, canonical([attempt]))
+    compact(made)
+    kept = made.root.parent / "kept"
+    words = ["bundle", str(made.root), "--out", str(kept) + ".zip", "--metrics", "accuracy,count"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert CliRunner().invoke(app, ["merge", str(kept) + ".zip", "--out", str(kept)]).exit_code == 0
+    shutil.rmtree(made.root)
+    return kept
+
+
+@pytest.fixture
+def study(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "no data"))
+    return SCRIPT["BenchmarkStudy"](3, "Made", str(folder), "domainbed", OPTIONS, ("ColoredMNIST",))
+
+
+def test_jobs_and_hours_are_counted(study):
+    words = list(study.counts())
+    assert words == [
+        "Jobs done: trial 0: 12 of 12; trial 1: 11 of 12.",
+        "Costs: 2.30 hours of jobs in 0.10 hours of GPU.",
+    ]
+    assert study.incomplete() == {"IRM"}
+
+
+def test_an_incomplete_row_has_no_average(study):
+    (grid,) = study.tables()
+    rows = {name: [entry.text for entry in entries] for name, entries in grid.rows}
+    assert rows["ERM"] == ["60.0 ±10.0"] * 4  # half the distance of two trials
+    assert rows["IRM"][-1] == "–" and rows["IRM"][0] == "60.0 ±10.0"
+    text = study.page()
+    assert "Jobs are missing of IRM: no average." in text
+    assert "n: 2 in 7 cells." in text  # three domains each, and one average
+
+
+def test_the_command_shows_the_table_without_data_and_writes_nothing(study, folder):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    words = [word for name, value in OPTIONS for word in (f"--{name}", value)]
+    shown = CliRunner().invoke(app, ["benchmark", "domainbed", *words, "--out", str(folder), "--no-train"])
+    assert shown.exit_code == 0 and "60.0 ±10.0" in shown.output
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_not_run_says_how_to(study):
+    text = replace(study, folder="nowhere").page()
+    assert "Not run yet: 24 jobs." in text and "shiftbed prepare ColoredMNIST\nshiftbed benchmark domainbed " in text
+
+
+def cell(ours, error, published, spread, **differs):
+    numbers = {"ours": ours, "standard_error": error, "n": 1 if error is None else 3}
+    return {
+        "row": "ERM",
+        "column": "a",
+        **numbers,
+        "published": published,
+        "published_spread": spread,
+        "differs": differs,
+    }
+
+
+def test_agreement_is_within_both_errors_and_of_the_same_experiment_alone():
+    rows = [cell(50.0, 1.0, 52.0, 1.0), cell(50.0, 1.0, 52.1, 1.0), cell(1.0, 1.0, 9.0, 1.0, steps="2 here")]
+    counted, agreed = SCRIPT["agreement"](rows, 1)
+    assert counted == "n: 3 in 3 cells."
+    assert agreed == "1 of 2 cells agree with the paper's. Others: ERM, a: 50.0 and 52.1 ± 1.0."
+    _, alone = SCRIPT["agreement"]([cell(50.04, None, 50.0, 0.0, trials="1 here")], 1)
+    assert alone == "1 of 1 cells agree with the paper's (ours have no error yet, n = 1)."
