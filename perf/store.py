@@ -17,6 +17,7 @@ from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.compaction import compact
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import Records, outcomes
+from shiftbed.training.files import Result
 from shiftbed.training.store import LocalStore
 
 SIZES = (1_000, 10_000, 45_900)  # the last is the study of the DomainBed paper
@@ -25,7 +26,7 @@ DISTINCT = 1_000  # results; a group of rows in a part has those of 361 jobs, so
 CLASSES, COUNT = 10, 400
 
 
-def make_result(chance: random.Random, splits: list[str]) -> bytes:
+def make_result(chance: random.Random, splits: list[str], tests: list[str]) -> Result:
     """A result with what the engine records of every split."""
 
     def numbers() -> dict[str, object]:
@@ -43,8 +44,7 @@ def make_result(chance: random.Random, splits: list[str]) -> bytes:
         }
 
     rows = [{"step": 300 * (i + 1), "splits": {name: numbers() for name in splits}} for i in range(CHECKPOINTS)]
-    result = {"status": "done", "step": 300 * CHECKPOINTS, "records": rows}
-    return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
+    return Result.of("done", 300 * CHECKPOINTS, rows, tests)
 
 
 def make_jobs(folder: Path, jobs: int) -> None:
@@ -52,8 +52,9 @@ def make_jobs(folder: Path, jobs: int) -> None:
     about = plan(Request("RotatedDigits", "ERM"))[0].describe()
     about["splits"] = about["splits"][:8]
     splits = [split["name"] for split in about["splits"] if split["role"] != "train"]
+    tests = [split["name"] for split in about["splits"] if split["role"] == "test"]
     chance = random.Random(0)
-    results = [make_result(chance, splits) for _ in range(min(jobs, DISTINCT))]
+    results = [make_result(chance, splits, tests) for _ in range(min(jobs, DISTINCT))]
     for number in range(jobs):
         about["id"] = hashlib.sha256(str(number).encode()).hexdigest()[:20]
         about |= {"algorithm": f"Algorithm{number % 14}", "draw": number // 14 % 20, "trial": number // 280 % 3}
@@ -61,7 +62,9 @@ def make_jobs(folder: Path, jobs: int) -> None:
         own = folder / "jobs" / about["id"]
         own.mkdir(parents=True)
         (own / "job.json").write_text(json.dumps(about))
-        (own / "done.json").write_bytes(results[number % len(results)])
+        result = results[number % len(results)]
+        (own / "done.json").write_bytes(result.done)
+        (own / f"test-{json.loads(result.done)['test']}.json").write_bytes(result.test)
 
 
 def measure(what: str, folder: Path) -> None:
@@ -95,7 +98,7 @@ def main() -> None:
             for what in ("open uncompacted", "compact", "outcomes", "load"):
                 subprocess.run([sys.executable, __file__, "--measure", what, name], check=True)
             size = sum(path.stat().st_size for path in folder.glob("parts/*"))
-            print(f"  {len(list(folder.glob('parts/*'))) // 2} parts, {size / 2**20:.0f} MiB")
+            print(f"  {len(list(folder.glob('parts/*'))) // 3} parts, {size / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

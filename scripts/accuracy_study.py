@@ -12,7 +12,6 @@ first 2,000 test images; the other 8,000, clean, are the source. Lines are judge
 
 import argparse
 import io
-import json
 import multiprocessing
 import os
 import time
@@ -28,10 +27,9 @@ CLEAN_ENOUGH = 0.85
 DIRECTIONS = 64
 CLASSIFIERS = (  # the longest last
     *("cifar-resnet18", "cifar-vgg13", "cifar-mobilenetv2", "cifar-preact-resnet18", "cifar-vgg16", "cifar-senet18"),
-    *("cifar-shufflenetv2-1.5", "cifar-repvgg-a0", "cifar-resnet44", "cifar-vgg11", "cifar-regnetx-200mf"),
-    *("cifar-resnet34", "cifar-googlenet"),
+    *("cifar-shufflenetv2-1.5", "cifar-repvgg-a0", "cifar-resnet44", "cifar-vgg11", "cifar-vgg19", "cifar-resnet34"),
 )
-EPOCHS, BATCH, RATE, DECAY, WARM_UP = 16, 512, 0.3, 5e-4, 0.2
+EPOCHS, BATCH, RATE, DECAY, WARM_UP = 14, 512, 0.3, 5e-4, 0.2
 PER_FILE = 4  # classifiers: 16 MB
 
 
@@ -186,6 +184,7 @@ def train(work: Path, out: Path, only: list[str], workers: int, epochs: float, d
 
 def classifier(work: Path, name: str, epochs: float, until: float) -> bool:
     """Trains one classifier, and keeps what it says of all sets; False if it must be stopped before."""
+    from shiftbed.training.files import Result
     from shiftbed.training.run import JobFiles, run_job
     from shiftbed.training.store import LocalStore
 
@@ -208,7 +207,9 @@ def classifier(work: Path, name: str, epochs: float, until: float) -> bool:
     print(f"{name}: {outcome} after {time.time() - started:.0f} s", flush=True)
     if outcome != "done":
         return False
-    last = json.loads((store.root / files.done).read_text())["records"][-1]
+    result = Result.read(store, job.id)
+    assert result is not None
+    last = result.parsed(job.id)["records"][-1]
     content = outputs_of(store.root / files.weights, work, runtime)
     kept.parent.mkdir(parents=True, exist_ok=True)
     write(kept, content)

@@ -26,7 +26,7 @@ from shiftbed.shift.kept import shift_points
 from shiftbed.sweeps.plan import plan
 from shiftbed.sweeps.records import Records
 from shiftbed.sweeps.times import hours, job_times
-from shiftbed.tables import Grid
+from shiftbed.tables import Grid, boards_against, read_tables
 from shiftbed.tables.grids import MISSING, Entry, grid_markdown
 from shiftbed.training.device import Precision
 from shiftbed.training.store import LocalStore
@@ -34,6 +34,7 @@ from shiftbed.training.store import LocalStore
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("docs/results")
 PAGE = ROOT / "docs" / "results.md"
+TOTAL = ("", "average")  # how machines are told that a cell is over all domains
 VERB_WORDS = {"selection": "selections", "part": "parts"}
 Kind = tuple[str, str, int]  # setting, algorithm, trial
 HEAD = """# First results, beside the papers
@@ -115,16 +116,17 @@ class BenchmarkStudy(Study):
         """The part that is asked for."""
         return benchmarks.narrowed(self.whole, **self.narrowing)
 
-    def command(self, *more: str) -> str:
-        """The command that runs it, or shows it."""
+    @property
+    def command(self) -> str:
+        """The command that runs it."""
         options = [f"--{name} {quote(value)}" for name, value in self.options]
         name = f"--file {self.benchmark}" if self.benchmark.endswith(".yaml") else self.benchmark
-        return " ".join(["shiftbed benchmark", name, *options, f"--out {FOLDER / self.folder}", *more])
+        return " ".join(["shiftbed benchmark", name, *options, f"--out {FOLDER / self.folder}"])
 
     def sections(self) -> Iterator[str]:
         """Command, counts, costs, tables, and what agreed."""
         prepared = [f"shiftbed prepare {name}" for name in self.data]
-        yield "\n".join(["```text", *prepared, self.command(), "```"])
+        yield "\n".join(["```text", *prepared, self.command, "```"])
         if not self.path.exists():
             yield f"Not run yet: {self.unit(sum(map(benchmarks.job_count, self.asked.parts)))}."
             return
@@ -148,47 +150,35 @@ class BenchmarkStudy(Study):
         trials = sorted({trial for *_, trial in planned})
         of_trial = {t: [sum(n for kind, n in some.items() if kind[2] == t) for some in (done, planned)] for t in trials}
         words = [f"trial {t}: {some:,} of {every:,}" for t, (some, every) in of_trial.items()]
-        yield f"Jobs done: {'; '.join(words)}." + self._diverged()
+        diverged = sum(status == "diverged" for _, status, *_ in self._jobs)
+        yield f"Jobs done: {'; '.join(words)}." + (f" {diverged} of them diverged." if diverged else "")
         times = job_times(LocalStore(self.path))
-        spent = hours(attempt for job in self._ids() for attempt in times.get(job, []))
+        spent = hours(attempt for job_id, *_ in self._jobs for attempt in times.get(job_id, []))
         each = [f"{summed:.2f} hours of jobs in {busy:.2f} hours of {name}" for name, (summed, busy) in spent.items()]
+        if "cpu" in spent:  # jobs have one core each
+            each.append(f"on a laptop of two cores that is {spent['cpu'][0] / 2:.1f} hours")
         if each:
             yield f"Costs: {'; '.join(each)}."
 
     @cached_property
     def _jobs(self) -> list[tuple[Any, ...]]:
-        """Every finished job of the folder: id, status, setting, algorithm, trial, draw, test domains."""
+        """Its finished jobs: id, status, setting, algorithm, trial, draw, test domains."""
         with Records(LocalStore(self.path)) as records:
             query = "SELECT id, status, setting, algorithm, trial, draw, test_domains FROM jobs ORDER BY id"
-            return records.sql(query).fetchall()
+            return [job for job in records.sql(query).fetchall() if (*job[2:6], tuple(job[6])) in self._plan]
 
     @cached_property
     def _plan(self) -> dict[tuple[str, str, int, int, tuple[str, ...]], Kind]:
         """What is asked for, in every arithmetic; ids would need the initial weights."""
+        jobs = (job for part in self.asked.parts for one in get_args(Precision) for job in plan(request_of(part, one)))
         return {
-            (job.setting, job.algorithm, job.trial, job.draw, tuple(job.task.test_domains)): (
-                job.setting,
-                job.algorithm,
-                job.trial,
-            )
-            for part in self.asked.parts
-            for precision in get_args(Precision)
-            for job in plan(request_of(part, precision))  # type: ignore[arg-type]
+            (kind := (job.setting, job.algorithm, job.trial)) + (job.draw, tuple(job.task.test_domains)): kind
+            for job in jobs
         }
-
-    def _own(self) -> list[tuple[Any, ...]]:
-        return [job for job in self._jobs if (*job[2:6], tuple(job[6])) in self._plan]
-
-    def _ids(self) -> list[str]:
-        return [job[0] for job in self._own()]
-
-    def _diverged(self) -> str:
-        count = sum(job[1] == "diverged" for job in self._own())
-        return f" {count} of them diverged." if count else ""
 
     def done(self) -> Counter[Kind]:
         """How many jobs are done of each setting, algorithm and trial."""
-        return Counter((setting, algorithm, trial) for _, _, setting, algorithm, trial, *_ in self._own())
+        return Counter((setting, algorithm, trial) for _, _, setting, algorithm, trial, *_ in self._jobs)
 
     def planned(self) -> Counter[Kind]:
         """How many are asked for, in the arithmetic of those that are done."""
@@ -217,7 +207,7 @@ def without_average(grid: Grid, rows: set[str]) -> Grid:
         for name, entries in grid.rows
     ]
     missing = [f"Jobs are missing of {', '.join(sorted(rows))}: no average."] if rows else []
-    data = [row for row in grid.data if not (row["algorithm"] in rows and not row["domain"])]
+    data = [row for row in grid.data if row["algorithm"] not in rows or row.get("domain", row.get("test")) not in TOTAL]
     return replace(grid, rows=blank, notes=[*missing, *grid.notes], data=data)
 
 
@@ -249,12 +239,34 @@ def outside(row: dict[str, Any], decimals: int) -> float:
 
 
 @dataclass(frozen=True)
+class RankStudy(Study):
+    """The ranks of one study beside those of another.
+
+    Attributes:
+        other: The other's folder.
+    """
+
+    other: str
+
+    def sections(self) -> Iterator[str]:
+        """Command and table."""
+        rule, against = "training-domain-validation", ROOT / FOLDER / self.other
+        folders = f"{FOLDER / self.folder} --selection {rule} --against {FOLDER / self.other}"
+        yield f"```text\nshiftbed tables {folders}\n```"
+        if not self.path.exists() or not against.exists():
+            yield "Not run yet: it needs both studies above."
+            return
+        for grid in boards_against(read_tables(self.path, [rule]), read_tables(against, [rule])):
+            yield grid_markdown(grid)
+
+
+@dataclass(frozen=True)
 class ScriptStudy(Study):
     """A study that a script of this folder runs.
 
     Attributes:
         command: What runs it.
-        file: The file of its numbers.
+        file: The file of its numbers, from the repository's root.
         show: Its numbers as Markdown.
     """
 
@@ -265,7 +277,7 @@ class ScriptStudy(Study):
     def sections(self) -> Iterator[str]:
         """Command and tables."""
         yield f"```text\n{self.command}\n```"
-        file = self.path / self.file
+        file = ROOT / self.file
         yield self.show(file) if file.exists() else "Not run yet."
 
 
@@ -276,7 +288,11 @@ def pretraining(file: Path) -> str:
         runpy.run_path(str(ROOT / "scripts" / "audit_study.py"))["page"](
             SimpleNamespace(result=file, format="markdown")
         )
-    return written.getvalue().strip()
+    made = json.loads(file.read_text(encoding="utf-8"))
+    trials = sorted(Counter(row["trials"] for row in made["rows"]).items())
+    counted = ", ".join(f"{n} in {count} cells" for n, count in trials)
+    about = f"{made['steps']} steps; {made['seconds']} s on one {made['device']} device. n: {counted}."
+    return f"{about}\n\n{written.getvalue().strip()}"
 
 
 def predictions(file: Path) -> str:
@@ -335,14 +351,28 @@ LADDER: list[Study] = [
     ),
     BenchmarkStudy(4, "All algorithms on EmojiStyles", "builtin-emoji", "builtin-emoji"),
     BenchmarkStudy(
-        5, "PACS at 128 px, 1,000 steps", "pacs-128px", "docs/results/pacs-128px.yaml", (("trials", "1"),), ("PACS",)
+        5,
+        "PACS at 128 px from supervised weights, 1,000 steps",
+        "pacs-128px",
+        "docs/results/pacs-128px.yaml",
+        (("part", "supervised"), ("trials", "1")),
+        ("PACS",),
     ),
+    BenchmarkStudy(
+        5,
+        "The same from random weights",
+        "pacs-128px-scratch",
+        "docs/results/pacs-128px.yaml",
+        (("part", "scratch"), ("trials", "1")),
+        ("PACS",),
+    ),
+    RankStudy(5, "Do weights change the ranking?", "pacs-128px", "pacs-128px-scratch"),
     ScriptStudy(
         5,
         "Linear probe, frozen stages and fine-tuning on PACS at 128 px",
         "pacs-pretraining",
         "python scripts/audit_study.py run --pacs pacs_128px_q90.npz --weights resnet50.safetensors --out study",
-        "result.json",
+        "docs/audit-pacs.json",
         pretraining,
     ),
     BenchmarkStudy(
@@ -358,7 +388,7 @@ LADDER: list[Study] = [
         "Predicting accuracy: CIFAR-10 and its corruptions",
         "cifar-10-accuracy",
         "python scripts/accuracy_study.py tables out docs/results/cifar-10-accuracy",
-        "study.json",
+        "docs/results/cifar-10-accuracy/study.json",
         predictions,
     ),
     BenchmarkStudy(
@@ -369,7 +399,8 @@ LADDER: list[Study] = [
 
 def page() -> str:
     """The whole page."""
-    return "\n\n".join([HEAD, *(study.page() for study in LADDER)]) + "\n"
+    text = "\n\n".join([HEAD, *(study.page() for study in LADDER)]) + "\n"
+    return text.replace(f"{ROOT}/", "")
 
 
 if __name__ == "__main__":

@@ -41,9 +41,9 @@ def printed(command: str, folder: Path) -> str:
         return ""
     print(command, flush=True)
     here = {**os.environ, "COLUMNS": "80"}
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, env=here, check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", *words], cwd=folder, env=here, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
     return "" if words[1] in RUNS else done.stdout.strip("\n")
 
 

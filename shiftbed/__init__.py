@@ -19,6 +19,7 @@ _VERBS = {
     "predict_accuracy": "shiftbed.accuracy.predict",
     "predict_sweep": "shiftbed.accuracy.sweep",
     "audit_sweep": "shiftbed.audit.verbs",
+    "unblind": "shiftbed.sweeps.blind",
     "read_tables": "shiftbed.audit.ledger",
     "figure": "shiftbed.report.figures",
     "write_page": "shiftbed.report.page",
@@ -37,6 +38,7 @@ __all__ = [
     "read_tables",
     "sweep",
     "train",
+    "unblind",
     "write_page",
 ]
 

@@ -263,7 +263,9 @@ def test_lean_records_serve_the_named_selection_and_say_what_others_lack(shiftbe
     assert "name at least one" in shiftbed(*command, "--records", "lean").err
     assert shiftbed(*command, "--records", "lean", "--selection", "training-domain-validation").code == 0
     record = next(tmp_path.glob("s/jobs/*/records.jsonl")).read_text().splitlines()[-1]
-    assert set(json.loads(record)["splits"]) == {"+90%/out", "+80%/out", "-90%/in"}
+    assert set(json.loads(record)["splits"]) == {"+90%/out", "+80%/out"}
+    tested = json.loads(next(tmp_path.glob("s/jobs/*/test-*.json")).read_text())["records"][-1]
+    assert set(tested["splits"]) == {"-90%/in"}
     assert "ERM" in shiftbed("tables", str(tmp_path / "s"), "--selection", "training-domain-validation").out
     lacking = shiftbed("tables", str(tmp_path / "s"), "--selection", "oracle").out
     assert "test/out/accuracy, which these jobs do not have" in lacking

@@ -48,6 +48,13 @@ def test_a_story_trains_at_least_forty_models_of_five_algorithms_on_built_in_dat
     assert len(story.shifts) == 3
 
 
+def test_the_full_story_trains_a_dozen_small_classifiers_on_one_split():
+    jobs = [job for request in demo.FULL.classifiers for job in plan(request)]
+    assert len({job.id for job in jobs}) == 12 and len({job.recipe.network for job in jobs}) == 3
+    assert {job.trial for job in jobs} == {0}, "others would have been trained on what these held out"
+    assert demo.FAST.classifiers == ()
+
+
 def test_a_job_s_line_has_its_steps_and_its_accuracies_over_images():
     line = demo.job_line(JobRecords(ABOUT, "done", [{"step": 200, "splits": SPLITS}]))
     assert "D " in line and "ERM" in line and "tests c" in line and "draw 1 trial 0" in line and "200 steps" in line
@@ -64,7 +71,7 @@ def test_every_job_is_told_once_and_those_found_done_are_counted(tmp_path):
 
     def job(name):
         about = {**ABOUT, "id": name}
-        result = {"status": "done", "records": [{"step": 5, "splits": SPLITS}]}
+        result = {"status": "done", "step": 5, "records": [{"step": 5, "splits": SPLITS}]}
         store.put_atomic(JobFiles(name).done, json.dumps(result).encode())
         return SimpleNamespace(id=name, describe=lambda: about)
 

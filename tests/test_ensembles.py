@@ -77,7 +77,7 @@ def test_the_table_of_ensembles_names_members_and_their_number(with_logits):
     members = list(zip([job.description for job in jobs], steps, strict=True))
     assert row["accuracy"] == summed_logits(folder, members, "-90%").accuracy
     assert "2 jobs each" in grid.caption
-    assert grid.notes == [f"ERM on -90%, {row['count']} images that all members test: {', '.join(row['jobs'])}."]
+    assert grid.notes == [f"ERM on -90% ({row['count']} images): {', '.join(row['jobs'])}."]
 
 
 def test_without_kept_logits_the_weights_of_that_step_serve(with_weights):

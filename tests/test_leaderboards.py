@@ -15,7 +15,17 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS
 from shiftbed.shift.estimates import ShiftEstimate, dominant
 from shiftbed.shift.kept import shift_kinds
-from shiftbed.tables import Leaderboard, leaderboards, make_tables, ranking_grid, ranking_score, ranks, render, spearman
+from shiftbed.tables import (
+    Leaderboard,
+    as_rows,
+    leaderboards,
+    make_tables,
+    ranking_grid,
+    ranking_score,
+    ranks,
+    render,
+    spearman,
+)
 from shiftbed.tables.estimates import spearman_interval
 from tests.made_records import made_job
 
@@ -146,6 +156,18 @@ def test_averages_over_datasets_leave_out_who_lacks_one():
         "IRM",
     ]
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_references_are_called_so_and_never_ranked():
+    jobs = sweep({name: VALUES[name] for name in ("PACS", "Toy")})
+    for job in jobs:
+        if job.description["dataset"] == "Toy":
+            job.description["task"] = {"kind": "target-trained", "domains": ["c"]}
+    tables = make_tables(jobs, [SELECTIONS["training-domain-validation"]])
+    assert leaderboards(tables) == []
+    title = " ".join(render(tables).split())
+    assert "Toy (version 1), recipe quick, 30 steps, target-trained per domain: a reference, not a result" in title
+    assert [row["task"] for row in as_rows(tables)][::4] == ["leave-out"] * 2 + ["target-trained"]
 
 
 def test_oracle_numbers_are_marked_in_leaderboards_too():

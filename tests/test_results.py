@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from shiftbed.benchmarks import find, narrowed, request_of
+from shiftbed.algorithms import ALGORITHMS
+from shiftbed.benchmarks import benchmark, find, job_count, narrowed, request_of
 from shiftbed.cli import app
+from shiftbed.errors import UnknownNameError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.compaction import compact
 from shiftbed.sweeps.plan import plan, remember_plan
@@ -31,6 +33,39 @@ def test_the_records_are_small():
     assert sum(file.stat().st_size for file in (ROOT / "docs" / "results").rglob("*") if file.is_file()) < 20e6
 
 
+def test_every_rung_has_as_many_jobs_as_were_asked_for():
+    counts = {one.folder: sum(map(job_count, one.asked.parts)) for one in SCRIPT["LADDER"] if hasattr(one, "asked")}
+    assert counts == {
+        "ood-bench-table-3": 6 * 5,
+        "ood-bench-figure-4": job_count_of("ood-bench-figure-4"),
+        "ood-bench-coloredmnist": 3 * 16 * 20,
+        "domainbed-coloredmnist": 3 * (3 + 3) * 20,  # of three algorithms, with pairs for domain cross-validation
+        "builtin-emoji": len(list(ALGORITHMS)) * 7 * 4,
+        "pacs-128px": 8 * 4 * 3,
+        "pacs-128px-scratch": 8 * 4 * 3,
+        "domainbed-rotatedmnist": 9 * 6 * 5,
+        "nico-table-1": 5,
+    }
+    rules = ["training-domain-validation", "oracle"]
+    asked = narrowed(find("domainbed"), ["ColoredMNIST"], trials=1, selections=rules)
+    assert job_count(asked.parts[0]) == 540
+    with pytest.raises(UnknownNameError, match=r"has no selection 'oracles'\. Did you mean oracle\?"):
+        narrowed(find("domainbed"), selections=["oracles"])
+
+
+def job_count_of(name):
+    return sum(map(job_count, find(name).parts))
+
+
+def test_what_was_not_measured_is_not_measured_to_be_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr("shiftbed.shift.studies.study", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("shiftbed.shift.nico.covariate_and_concept", lambda *_, **__: 1 / 0)
+    for name, part in (("ood-bench-figure-4", "a"), ("nico-table-1", "PACS")):
+        (grid,) = benchmark(name, tmp_path, parts=[part], train=False).grids
+        assert not grid.rows
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Made records of DomainBed's ColoredMNIST in the arithmetic of a GPU, compacted; one job is missing.
@@ -49,10 +84,11 @@ def folder(tmp_path_factory):
         shares = {"validation": 0.6 + 0.1 * job.draw, "test": (0.5 if job.draw else 0.9) + 0.2 * job.trial * job.draw}
         splits = {s.name: {"accuracy": shares[s.role], "count": 10} for s in job.task.splits if s.role in shares}
         result = {"status": "done", "step": 100, "records": [{"step": 100, "splits": splits}]}
-        made.put_atomic(JobFiles(job.id).job, canonical(job.describe()))
-        made.put_atomic(JobFiles(job.id).done, canonical(result))
         attempt = {"host": "h", "device": "GPU", "started": 10.0, "seconds": 360.0, "steps": 100, "torch": "2"}
-        made.put_atomic(JobFiles(job.id).times, canonical([attempt]))
+        files = JobFiles(job.id)
+        for key, content in ((files.job, job.describe()), (files.done, result), (files.times, [attempt])):
+            (made.root / key).parent.mkdir(parents=True, exist_ok=True)
+            (made.root / key).write_bytes(canonical(content))
     compact(made)
     kept = made.root.parent / "kept"
     words = ["bundle", str(made.root), "--out", str(kept) + ".zip", "--metrics", "accuracy,count"]

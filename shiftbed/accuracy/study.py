@@ -172,7 +172,7 @@ def _held_out_by_all(folders: Sequence[Path]) -> DomainImages:
     Raises:
         DataError: Another run may have been trained on it.
     """
-    splits = {}
+    splits: dict[tuple[Any, ...], Path] = {}
     for folder in folders:
         about = job_of(folder)
         if about is not None:

@@ -15,6 +15,7 @@ from shiftbed.accuracy.predict import DEFAULT, FittedPredictor, summarise
 from shiftbed.data import card
 from shiftbed.errors import DataError, StoreError
 from shiftbed.selection import JobRecords
+from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.model import load
 from shiftbed.training.run import JobFiles
@@ -107,8 +108,9 @@ def models(folder: Path) -> list[JobRecords]:
     """Of every algorithm and task the job whose model is asked, those of a task one after the other.
 
     Raises:
-        StoreError: No finished job kept its weights.
+        StoreError: No finished job kept its weights, or the sweep is sealed.
     """
+    refuse_sealed(folder)  # the truth stands beside every prediction
     ended = [job for job in finished_jobs(LocalStore(folder)) if job.status == "done" and job.rows]
     jobs = [job for job in ended if (folder / JobFiles(job.id).weights).exists()]
     if not jobs:

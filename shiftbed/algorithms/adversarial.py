@@ -270,8 +270,9 @@ class Transfer(ERM):
     moves the features by its momentum even where the gap has no slope.
 
     Departures from DomainBed: with `gda`, as in every draw, featurizer and classifier are trained (there the optimizer
-    holds the adversarial head instead, and the model never learns); the head climbs on one forward of the featurizer,
-    which does not move meanwhile; `weight_decay_d` and `beta1`, drawn there and read nowhere, do not exist.
+    holds the adversarial head instead, and the model never learns); all domains go through the network in one forward,
+    and so share the statistics of live batch norm; the head climbs on one forward of the featurizer, which does not
+    move meanwhile; `weight_decay_d` and `beta1`, drawn there and read nowhere, do not exist.
     """
 
     def __init__(

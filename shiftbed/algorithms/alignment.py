@@ -80,7 +80,9 @@ class CORAL(Alignment):
     """Aligns the mean and the covariance of the features between all pairs of domains.
 
     Departures from the paper, as in DomainBed: the mean is aligned too; squared differences of covariances are divided
-    by d², not 4d²; the penalty sits on the features, not on the logits.
+    by d², not 4d²; the penalty sits on the features, not on the logits. From DomainBed: all domains go through the
+    network in one forward. Live batch norm then normalises them alike, as it will at test time; there each domain has
+    statistics of its own in training, which hide from the penalty what it is to align.
     """
 
     def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
@@ -98,7 +100,7 @@ class MMD(Alignment):
     Departures from the paper, as in DomainBed: no autoencoder and no adversary, but the penalty on the features of a
     classifier; the kernel is a sum of seven Gaussians of fixed widths; an example's kernel with itself counts too. From
     DomainBed: distances are those of centred features, which in float32 keeps near examples apart, and are exactly 0
-    from an example to itself.
+    from an example to itself; all domains go through the network in one forward, as in CORAL.
     """
 
     def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:
@@ -122,8 +124,8 @@ class CausIRL_CORAL(CORAL):  # noqa: N801  # DomainBed's name
     Domains are interventions on the style; features that do not depend on the style have the same distribution under
     any mixture of them. A mixture of fewer than two examples is not compared.
 
-    Departures from the paper, as in DomainBed: the distance is CORAL's with its departures. From DomainBed: unlabelled
-    domains, where the task has them, are cut and mixed too.
+    Departures from the paper, as in DomainBed: the distance is CORAL's with its departures. From DomainBed: all domains
+    go through the network in one forward, as in CORAL; unlabelled ones, where the task has them, are cut and mixed too.
     """
 
     def distance(self, features: torch.Tensor, batches: Batches) -> torch.Tensor:

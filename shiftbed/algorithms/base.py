@@ -267,8 +267,8 @@ class ERM(Algorithm):
         self.optimizer = self.make_optimizer()
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
-        """Mean cross-entropy over all examples, whatever their domain."""
-        return F.cross_entropy(self.network(batches.x), batches.y), {}
+        """Mean cross-entropy of the prediction, which a child may change, over all examples, whatever their domain."""
+        return F.cross_entropy(self.predict(batches.x), batches.y), {}
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
         """The logits of a batch of inputs."""

@@ -60,7 +60,8 @@ class MTL(ERM):
 
     Departures from the paper, as in DomainBed: the mean of a network's features takes the place of a kernel mean
     embedding, and in training it is a moving average, in which the new mean has the weight `mtl_ema`; risks are summed
-    over domains. From DomainBed: noise does not overwrite the embedding, in training or at test time.
+    over domains. From DomainBed: noise does not overwrite the embedding, in training or at test time; all domains go
+    through the network in one forward, and so share the statistics of live batch norm.
 
     Attributes:
         embeddings: The mean feature of each training domain.

@@ -25,8 +25,9 @@ from shiftbed.hparams import Space, choice, log_uniform, uniform
 class Mixup(ERM):
     """Trains on convex combinations of examples of two domains and of their losses.
 
-    Departures from DomainBed: all pairs go through the network in one forward, and the draws come from the generator
-    the algorithm is given. Of two minibatches of different sizes only the first examples are paired, as there.
+    Departures from DomainBed: all pairs go through the network in one forward, and so share the statistics of live
+    batch norm; the draws come from the generator the algorithm is given. Of two minibatches of different sizes only the
+    first examples are paired, as there.
     """
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:

@@ -23,7 +23,8 @@ class GroupDRO(ERM):
     """Weights domains by their recent loss, with exponentiated gradient steps.
 
     Departures from the paper, as in DomainBed: groups are domains, and there is no adjustment for group sizes. From
-    DomainBed: the weights exist from the start, one per domain, so that a checkpoint can be loaded into a new object.
+    DomainBed: the weights exist from the start, one per domain, so that a checkpoint can be loaded into a new object;
+    all domains go through the network in one forward, which is faster, and so share the statistics of live batch norm.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class EQRM(ERM):
 
     Departures from DomainBed: the gradient is that of the quantile, where DomainBed differentiates the ends of its
     bracket (right for two domains only); the burn-in, drawn as a real number, is rounded, so that its end, and with it
-    the learning rate of the second phase, is reached; equal risks have a quantile.
+    the learning rate of the second phase, is reached; equal risks have a quantile; all domains go through the network
+    in one forward, as in GroupDRO.
     """
 
     restart_hparam = "eqrm_burnin_iters"

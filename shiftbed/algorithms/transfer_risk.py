@@ -70,8 +70,10 @@ class TRM(ERM):
 
     Departures from the paper, as in DomainBed: plain ERM for the first `iters` steps; a weight `cos_lambda` on the
     second part; H⁻¹ by the first terms of a Neumann series, which ends once it diverges. From DomainBed: a head's bias
-    counts among its weights; the weights of the domains grow with the risks themselves, as exponentiated gradients do
-    (there with risks already weighted); heads and weights are saved with the rest.
+    counts among its weights; the series begins with its first term (there a subtraction in place overwrites it with the
+    second); the gradient weighs domains as the loss does (there the weights change in place before the backward pass,
+    which then sees those of the next step); the weights of the domains grow with the risks themselves, as exponentiated
+    gradients do (there with risks already weighted); heads and weights are saved with the rest.
 
     Attributes:
         heads: The heads of all domains.

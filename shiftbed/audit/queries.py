@@ -12,6 +12,7 @@ from shiftbed.audit.oracles import HELD_OUT_COUNT, SCALE, privacy
 from shiftbed.audit.subject import HONEST, Subject
 from shiftbed.selection import TaskRecords
 from shiftbed.selection.rules import ORACLE_BUDGET, TEST_HELD_OUT
+from shiftbed.sweeps.blind import opening
 from shiftbed.tables import AVERAGE
 from shiftbed.tables.grids import MISSING, Entry, Grid
 from shiftbed.tables.table import ORACLE_MARK
@@ -25,16 +26,20 @@ COUNTED = "only looks through `shiftbed tables`, `shiftbed best` and `shiftbed.r
 def query_budget(subject: Subject) -> Finding:
     """What the ledger says, with the tables of the budgeted oracles and the privacy that noise buys."""
     store = LocalStore(Path(subject.folder))
-    looks = looked_at(queries_of(store))
+    looks, opened = looked_at(queries_of(store)), opening(store)
+    until = ""
+    if opened:
+        now = f"now {len(subject.abouts):,} have"
+        until = f" The sweep was blind until {opened.date}, when {opened.jobs:,} jobs had finished; {now}."
     grids = [grid for grid in (_oracle_grid(subject), _privacy_grid(subject)) if grid.rows]
     if not looks:
-        return Finding(SOURCE, "clear", f"the ledger has no look at a test domain ({COUNTED}).", grids)
+        return Finding(SOURCE, "clear", f"the ledger has no look at a test domain ({COUNTED}).{until}", grids)
     (algorithm, tested, trial), most = looks.most_common(1)[0]
     over = sum(count > ORACLE_BUDGET for count in looks.values())
     where = f"{algorithm} on {' and '.join(tested)}, trial {trial}"
     words = (
         f"{sum(looks.values())} looks at test domains in {len(looks)} cells, at most {most} of {ORACLE_BUDGET} in one "
-        f"({where}); {COUNTED} (ledger {(ledger_id(store) or '')[:8]})."
+        f"({where}); {COUNTED} (ledger {(ledger_id(store) or '')[:8]}).{until}"
     )
     if over:
         return Finding(SOURCE, "alarm", f"{over} of {len(looks)} cells are over the budget: {words}", grids)

@@ -4,7 +4,6 @@ Everything from the whole network (fine-tuning) to the head alone (linear probe)
 frozen, from several initial weights. Models are selected on held-out images of the training domains.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ import numpy as np
 
 from shiftbed.audit.probing import Features, extract, probe, records, still
 from shiftbed.data import card
-from shiftbed.hashing import canonical
 from shiftbed.hparams import Value
 from shiftbed.networks import NETWORKS
 from shiftbed.protocols import LeaveOut
@@ -21,9 +19,9 @@ from shiftbed.selection import SELECTIONS, JobRecords
 from shiftbed.shift.comparison import frechet_distance_of_samples
 from shiftbed.training.batches import TaskData
 from shiftbed.training.device import Runtime
+from shiftbed.training.files import Result
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import Recipe
-from shiftbed.training.run import JobFiles
 from shiftbed.training.store import Store
 from shiftbed.training.trainer import Trainer
 
@@ -105,22 +103,28 @@ def run_here(
     for job in jobs:
         if should_stop():
             return
-        if store.get(_key(job)) is None:
+        if Result.read(store, _name(job)) is None:
             rows = probe(job, runtime, cache) if job.algorithm == "LinearProbe" else records(Trainer(job, runtime))
-            status = "done" if rows and rows[-1]["step"] == job.recipe.steps else "diverged"
-            store.create_exclusive(_key(job), canonical({"status": status, "records": rows}))
+            last = rows[-1]["step"] if rows else 0
+            status = "done" if last == job.recipe.steps else "diverged"
+            tests = [split.name for split in job.task.of_role("test")]
+            Result.of(status, last, rows, tests).write(store, _name(job))
 
 
-def _key(job: Job) -> str:
-    # Not with the other jobs: it is equal to a stepped one up to rounding, and they are equal to the bit.
-    return f"probes/{job.id}.json" if job.algorithm == "LinearProbe" else JobFiles(job.id).done
+def _name(job: Job) -> str:
+    # A probe is not with the other jobs: it is equal to a stepped one up to rounding, and they are equal to the bit.
+    return f"{job.id}-probe" if job.algorithm == "LinearProbe" else job.id
 
 
 def finished(jobs: Sequence[Job], store: Store) -> list[JobRecords]:
     """Those of the jobs that have ended, with their records."""
-    ended = [(job, store.get(_key(job))) for job in jobs]
-    results = [(job, json.loads(data)) for job, data in ended if data is not None]
-    return [JobRecords(job.describe(), result["status"], result["records"]) for job, result in results]
+    found = []
+    for job in jobs:
+        result = Result.read(store, _name(job))
+        if result is not None:
+            ended = result.parsed(_name(job))
+            found.append(JobRecords(job.describe(), ended["status"], ended["records"]))
+    return found
 
 
 class Accuracy(NamedTuple):

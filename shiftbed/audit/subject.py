@@ -40,13 +40,14 @@ class Subject:
 
         Args:
             folder: The folder.
-            blind: Read what the jobs are and when they were evaluated, and none of their numbers.
+            blind: Read what the jobs are and when they were evaluated, and none of their numbers; the files of test
+                numbers are not opened.
 
         Raises:
             StoreError: No job is finished there.
         """
         store = LocalStore(Path(folder))
-        with Records(store) as records:
+        with Records(store, test=not blind) as records:
             tasks = records.tasks(() if blind else METRICS)
         if not tasks:
             raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")

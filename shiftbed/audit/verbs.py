@@ -13,6 +13,8 @@ from shiftbed.audit.spaces import search_spaces
 from shiftbed.audit.splits import augmented_validation, initial_weights, training_labels, validation_domains
 from shiftbed.audit.subject import Subject
 from shiftbed.audit.variance import variance
+from shiftbed.sweeps.blind import is_sealed, refuse_sealed, sealed
+from shiftbed.training.store import LocalStore
 
 Check = Callable[[Subject], Finding]
 # Those that read no accuracy on a test domain come first.
@@ -35,15 +37,22 @@ def audit_sweep(
 
     Args:
         folder: The sweep's folder.
-        blind: Use no recorded number; what needs accuracies on test domains is left out.
+        blind: Use no recorded number; what needs accuracies on test domains is left out. A sealed sweep is always
+            audited so.
         table: A published table, as `shiftbed tables DIR --format json` writes it, to check against the records.
         against: Another sweep's folder, whose leaderboard is put beside this one's.
         study: Answers the question of pretraining by training, such as `pretraining.run_study`.
         on_progress: Called with what is being done, how much of it, and how much there is.
 
     Raises:
-        StoreError: No job is finished there.
+        StoreError: No job is finished there; or a study, or another leaderboard, is asked for and sealed.
     """
+    reason = "not looked at: the audit is blind."
+    if is_sealed(LocalStore(Path(folder))):
+        blind, reason = True, sealed(folder)
+    for needed in (folder if study else None, against):
+        if needed is not None:
+            refuse_sealed(needed)
     subject = Subject.read(folder, blind=blind)
     checks = [*WITHOUT_TEST, *(() if blind else WITH_TEST)]
     if study is not None:
@@ -58,5 +67,5 @@ def audit_sweep(
         on_progress("auditing", number, len(checks))
         findings.append(check(subject))
     if blind:
-        findings.append(Finding("test accuracies", "unknown", "not looked at: the audit is blind."))
+        findings.append(Finding("test accuracies", "unknown", reason))
     return Audit(str(folder), len(subject.abouts), findings)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shiftbed.cli.shared import AsJson, Device, Workers, app, console, names, next_command, stoppable
+from shiftbed.cli.shared import AsJson, Device, Workers, app, console, log, names, next_command, plural, stoppable
 from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
@@ -14,9 +14,23 @@ if TYPE_CHECKING:
 
 
 @app.command()
+def unblind(folder: Annotated[Path, typer.Argument(help="The folder of a blind sweep.")]) -> None:
+    """Opens the test numbers of a blind sweep, for good; its ledger notes when."""
+    from shiftbed.sweeps.blind import unblind as run
+
+    opened = run(folder)
+    console.print(
+        f"Opened on {opened.date}, after {plural(opened.jobs, 'job')}; the ledger and every audit say so.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    next_command(f"shiftbed tables {folder}", f"shiftbed audit {folder}")
+
+
+@app.command()
 def audit(
     folder: Annotated[Path, typer.Argument(help="The sweep's folder.")],
-    blind: Annotated[bool, typer.Option("--blind", help="Use no recorded accuracy.")] = False,
+    blind: Annotated[bool, typer.Option("--blind", help="Use no recorded accuracy, and open no test number.")] = False,
     table: Annotated[Path | None, typer.Option(help="A published table to check (`tables --format json`).")] = None,
     against: Annotated[Path | None, typer.Option(help="Another sweep, to put its leaderboard beside.")] = None,
     run: Annotated[bool, typer.Option("--run", help="Train linear probes against fine-tuning, too.")] = False,
@@ -46,7 +60,7 @@ def audit(
 
     def study(subject: Subject) -> Finding:
         how = {"draws": draws, "trials": trials, "device": device, "workers": workers}
-        with SweepView(console) as view:
+        with SweepView(log) as view:
             return run_study(subject, names(weights), stand_in, on_change=view, **how)  # type: ignore[arg-type]
 
     def look() -> "Audit":

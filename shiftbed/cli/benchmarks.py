@@ -20,6 +20,7 @@ from shiftbed.cli.shared import (
     Workers,
     app,
     console,
+    log,
     names,
     next_command,
     one_of,
@@ -108,7 +109,7 @@ def benchmark(
             with work_bar(console) as bar:
                 chosen = [one.name for one in asked.parts]
                 return room.benchmark(whole, out, parts=chosen, train=train, on_number=bar)
-        with SweepView(console) as view:
+        with SweepView(log) as view:
             return room.benchmark(
                 whole,
                 out,

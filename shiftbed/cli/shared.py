@@ -23,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 console = Console()
+log = Console(stderr=True)  # for the progress of a sweep, so that the answer alone is in a file or a pipe
 STOPPED = 130
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from shiftbed.shift.samples import Sample
 
 METHODS = ("ratio", "kde", "kde-paper")
-TOO_WIDE = "too wide to conclude anything"
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def shift(
             except ShiftbedError as error:
                 if not measures:
                     raise
-                reason = str(error)
+                reason = f"Diversity and correlation shift: {error}"
             others, why_not = _others(asked, measures)
             bounds = None if model is None else _bounds(model, asked)
             points = asked.samples() if tsne else {}
@@ -239,6 +238,7 @@ def _pictures(asked: Asked, made: "ShiftMeasurement | None", points: "dict[str, 
 def _matrix(asked: Asked, measures: list[str], out: Path, bar: Any, as_json: bool) -> None:
     """Every pair of domains by every measure, with heat maps."""
     from shiftbed.shift import pictures
+    from shiftbed.shift.estimates import WIDE
     from shiftbed.shift.matrix import REST
     from shiftbed.shift.matrix import matrix as every_pair
     from shiftbed.training.store import write_json
@@ -262,9 +262,8 @@ def _matrix(asked: Asked, measures: list[str], out: Path, bar: Any, as_json: boo
             drawn.append(pictures.heat_map(found, measure, out / f"{name}-{measure}.png"))
         except ShiftbedError as error:
             console.print(str(error), highlight=False, markup=False, soft_wrap=True)
-    wide = {note for cell in found.cells for one in cell.estimates for note in one.notes if TOO_WIDE in note}
-    if wide:
-        console.print(f"?: the interval is {TOO_WIDE}; measure more examples.", highlight=False, markup=False)
+    if any(one.is_too_wide for cell in found.cells for one in cell.estimates):
+        console.print(f"?: the interval is {WIDE}.", highlight=False, markup=False)
     for line in found.missing:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, drawn)), highlight=False, soft_wrap=True)
@@ -275,4 +274,4 @@ def _in_matrix(one: "ShiftEstimate | None") -> str:
     """An estimate as a matrix prints it, marked where its interval is too wide."""
     if one is None:
         return ""
-    return f"{one.value:.3f}" + ("?" if any(TOO_WIDE in note for note in one.notes) else "")
+    return f"{one.value:.3f}" + ("?" if one.is_too_wide else "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shiftbed.cli.shared import AsJson, Code, Device, Overrides, app, console, next_command, plural, stoppable
+from shiftbed.cli.shared import AsJson, Code, Device, Overrides, app, console, log, next_command, plural, stoppable
 from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def sweep(
     jobs_per_device: Annotated[
         str | None, typer.Option(help="Jobs that share a GPU; auto: as many as the first leave room for.")
     ] = None,
+    blind: Annotated[
+        bool | None, typer.Option("--blind", help="Seal the test numbers until `shiftbed unblind`.")
+    ] = None,
     only: Annotated[list[str] | None, typer.Option(help="The id of a job to run alone (repeatable).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
     probe: Annotated[bool, typer.Option(help="Measure a few steps for a dry run's estimate.")] = True,
@@ -98,6 +101,7 @@ def sweep(
         "workers": workers,
         "keep": keep,
         "jobs_per_device": jobs_per_device,
+        "blind": blind,
         "only": only,
     }
     words = sweep_words({word: value for word, value in flags.items() if value is not None}, plan)
@@ -150,7 +154,7 @@ def _run(request: "Request", words: "SweepWords") -> "Progress":
     from shiftbed.report.live import SweepView
     from shiftbed.sweeps import verbs
 
-    with SweepView(console) as view:
+    with SweepView(log) as view:
         return verbs.sweep(
             request,
             words.out,
@@ -162,6 +166,7 @@ def _run(request: "Request", words: "SweepWords") -> "Progress":
             address=words.address,
             keep=words.keep,
             code=words.code,
+            blind=words.blind,
             only=words.only,
             on_change=view,
         )
@@ -206,9 +211,21 @@ def _report(progress: "Progress", request: "Request", words: "SweepWords", as_js
             alone = command_alone(jobs[job_id], words, request.draws)
             console.print(f"  alone: {alone}", markup=False, highlight=False, soft_wrap=True)
         if progress.ended:
-            next_command(f"shiftbed tables {words.out}")
+            _next(words.out)
     if progress.failed:
         raise ShiftbedError(f"{plural(len(progress.failed), 'job')} failed; the same command tries again.")
+
+
+def _next(folder: Path) -> None:
+    """What to do with finished jobs."""
+    from shiftbed.sweeps.blind import is_sealed, sealed
+    from shiftbed.training.store import LocalStore
+
+    if is_sealed(LocalStore(folder)):
+        console.print(sealed(folder), markup=False, highlight=False, soft_wrap=True)
+        next_command(f"shiftbed best {folder}", f"shiftbed audit {folder}")
+    else:
+        next_command(f"shiftbed tables {folder}")
 
 
 @app.command()
@@ -221,6 +238,7 @@ def status(
 
     From any machine that sees the folder, with the time left.
     """
+    from shiftbed.sweeps.blind import is_sealed
     from shiftbed.sweeps.records import sweep_status
     from shiftbed.training.store import LocalStore
 
@@ -239,11 +257,11 @@ def status(
         now = sweep_status(store)
     if as_json:
         numbers = {"seconds_left": now.seconds_left, "jobs_per_second": now.jobs_per_second}
-        print(json.dumps({"states": now.states, "failures": now.failures, **numbers}))
+        print(json.dumps({"states": now.states, "failures": now.failures, **numbers, "sealed": is_sealed(store)}))
         return
     _show_status(now)
     if now.unfinished < len(now.plan):
-        next_command(f"shiftbed tables {folder}")
+        _next(folder)
 
 
 def _show_status(now: "Status") -> None:

@@ -1,6 +1,5 @@
 """`shiftbed demo`: the whole story on built-in data, with real training; interrupted, it continues."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,8 @@ from shiftbed.sweeps.pool import Progress
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.sweeps.verbs import sweep
 from shiftbed.tables import as_text
-from shiftbed.training.run import JobFiles, one_thread
+from shiftbed.training.files import Result
+from shiftbed.training.run import one_thread
 from shiftbed.training.store import LocalStore
 
 ALGORITHMS = ("ERM", "CORAL", "GroupDRO", "IRM", "Mixup")
@@ -157,8 +157,9 @@ def _telling(view: SweepView, store: LocalStore, say: Callable[[str], None]) -> 
         for job in progress.jobs:
             if job.id in progress.ended and job.id not in said:
                 said.add(job.id)
-                result = json.loads(store.get(JobFiles(job.id).done) or b'{"status": "done", "records": []}')
-                say(job_line(JobRecords(job.describe(), result["status"], result["records"])))
+                result = Result.read(store, job.id)
+                found: dict[str, Any] = result.parsed(job.id) if result else {"status": "done", "records": []}
+                say(job_line(JobRecords(job.describe(), found["status"], found["records"])))
 
     return show
 

@@ -14,6 +14,7 @@ from shiftbed.data import load as load_dataset
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.selection import SELECTIONS, Choice, JobRecords
+from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.device import find_runtime
 from shiftbed.training.job import Job
@@ -56,8 +57,11 @@ def best(
         on_step: Called after every update with the step and the number of steps.
 
     Raises:
-        StoreError: No finished job competes.
+        StoreError: No finished job competes; or the rule reads test numbers, and the sweep is sealed.
     """
+    rule = SELECTIONS[selection]
+    if rule.reads_test:
+        refuse_sealed(folder)
     jobs = [
         job
         for job in finished_jobs(LocalStore(Path(folder)))
@@ -68,7 +72,7 @@ def best(
         about = job.description
         return about["setting"], about["algorithm"], tuple(about["test_domains"]), about["trial"]
 
-    rule, by_id = SELECTIONS[selection], {job.id: job for job in jobs}
+    by_id = {job.id: job for job in jobs}
     choices = [rule.choose(list(group)) for _, group in groupby(sorted(jobs, key=cell), cell)]
     found = [choice for choice in choices if choice is not None]
     if not found:
@@ -82,7 +86,8 @@ def best(
     store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
     recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
     with one_thread():
-        same = trainer.evaluate() == recorded
+        made = trainer.evaluate()["splits"]
+    same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
     return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same)
 
 

@@ -16,6 +16,7 @@ from shiftbed.report.page_html import render
 from shiftbed.report.page_jobs import Progress, audited, costs, diverged, note_looks, versions
 from shiftbed.report.page_results import Results
 from shiftbed.report.page_shift import shift_section
+from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.records import sweep_status
 from shiftbed.tables import as_csv
 from shiftbed.training.store import LocalStore
@@ -42,7 +43,7 @@ def write_page(
         The file.
 
     Raises:
-        StoreError: No job is finished there, or the file cannot be written.
+        StoreError: No job is finished there, the sweep is sealed, or the file cannot be written.
     """
     folder = Path(folder)
     path = Path(out) if out is not None else folder / NAME
@@ -59,6 +60,7 @@ def write_page(
 
 def page(folder: Path, selections: Sequence[str] = (), on_progress: Progress = lambda *_: None) -> str:
     """The page as text: equal folders make equal pages."""
+    refuse_sealed(folder)
     on_progress("reading records", 0, 1)
     subject, store = Subject.read(folder), LocalStore(folder)
     results = Results.of(subject, selections)

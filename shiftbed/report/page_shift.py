@@ -9,7 +9,7 @@ from shiftbed.audit.subject import Subject
 from shiftbed.report import folder as kept
 from shiftbed.report.page_charts import heat_map, plane
 from shiftbed.report.page_words import Verdict, listed
-from shiftbed.shift.estimates import LITTLE, ShiftEstimate, dominant
+from shiftbed.shift.estimates import LITTLE, WIDE, ShiftEstimate, dominant
 from shiftbed.shift.kept import Points
 from shiftbed.shift.matrix import ShiftMatrix
 from shiftbed.tables.leaderboards import UNKNOWN, shift_kind
@@ -53,6 +53,8 @@ def best_published(kind: str) -> str:
 
 def advice(dataset: str, point: tuple[ShiftEstimate, ShiftEstimate] | None, verdicts: Sequence[Verdict]) -> str | None:
     """Which kind of shift dominates a dataset, and which algorithms did best on that kind; None where nobody knows."""
+    if point and any(one.is_too_wide for one in point):
+        return f"{dataset}: an interval is {WIDE}."
     kind = dominant(*point) if point else shift_kind(dataset)
     if kind is None and point is not None:
         small = max(one.value for one in point) < LITTLE

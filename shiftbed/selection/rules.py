@@ -83,6 +83,11 @@ class Selection:
         return any(column.role == ELSEWHERE for column in self.columns)
 
     @property
+    def reads_test(self) -> bool:
+        """Whether it reads numbers of test splits, be it those of other jobs."""
+        return any(column.role in ("test", PAIR) for column in self.columns)
+
+    @property
     def metrics(self) -> set[str]:
         """The metrics it reads."""
         return {column.metric for column in self.columns}

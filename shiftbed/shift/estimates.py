@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 LITTLE = 0.05  # shift below it is called little
+WIDE = "too wide to conclude anything; measure more examples"  # a note's words on an interval
 NEARLY_SURE = "at delta 0.1"  # among the details of diversity shift: what it is if a network need be but 90 % sure
 
 
@@ -29,6 +30,11 @@ class ShiftEstimate:
     count: int = 0
     notes: tuple[str, ...] = ()
     details: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_too_wide(self) -> bool:
+        """Whether nothing follows from it, as its notes say."""
+        return any(WIDE in note for note in self.notes)
 
     def as_json(self) -> dict[str, Any]:
         """What `json.dumps` takes and `from_json` reads."""

@@ -10,7 +10,7 @@ import torch
 
 from shiftbed.data import MultiDomainDataset
 from shiftbed.errors import DataError
-from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.estimates import WIDE, ShiftEstimate
 from shiftbed.shift.estimators import ESTIMATORS, PERCEPTRON_SIDE, SMALL_SIDE, Found, How
 from shiftbed.shift.features import open_dataset, refuse_unknown, resized, samples_of, sides_of
 from shiftbed.shift.matching import in_fixed_order, matched, permuted
@@ -176,8 +176,7 @@ def _doubted(one: ShiftEstimate) -> ShiftEstimate:
     """An estimate that says so where its interval is too wide."""
     if one.interval is None or one.interval[1] - one.interval[0] <= TOO_WIDE:
         return one
-    note = f"the interval of {one.name} shift is too wide to conclude anything; measure more examples"
-    return replace(one, notes=(*one.notes, note))
+    return replace(one, notes=(*one.notes, f"the interval of {one.name} shift is {WIDE}"))
 
 
 @measure(

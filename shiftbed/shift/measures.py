@@ -8,7 +8,7 @@ import numpy as np
 
 from shiftbed.errors import DataError
 from shiftbed.registry import Registry
-from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.estimates import WIDE, ShiftEstimate
 from shiftbed.shift.samples import Sample
 
 GROUPS = 8
@@ -120,7 +120,7 @@ def estimate(
     low, middle, high = np.clip([raw - WIDTH * (error or 0), raw, raw + WIDTH * (error or 0)], 0, highest)
     interval = None if error is None else (float(low), float(high))
     if highest is not None and high - low > TOO_WIDE * highest:
-        notes = (*notes, "the interval is too wide to conclude anything; measure more examples")
+        notes = (*notes, f"the interval is {WIDE}")
     return ShiftEstimate(
         name, float(middle), error, interval, count, notes, {"raw": float(raw), NO_SHIFT: no_shift, **details}
     )

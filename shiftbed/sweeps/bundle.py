@@ -4,7 +4,6 @@ A bundle is a ZIP of parts, plans and times under the names they have in a store
 content, so what arrives is checked, and to unite two stores is to have the parts of both.
 """
 
-import hashlib
 import json
 import re
 import tempfile
@@ -17,15 +16,18 @@ import duckdb
 
 from shiftbed.errors import StoreError
 from shiftbed.hashing import digest
+from shiftbed.sweeps.blind import MARK, is_sealed, seal
 from shiftbed.sweeps.compaction import (
     JOBS,
-    RECORDS,
+    PART,
     add_part,
     compact,
     loose_jobs,
+    part_digest,
     part_jobs,
     part_names,
     quoted_list,
+    record_files,
     write_fewer,
     write_parts,
 )
@@ -35,7 +37,7 @@ from shiftbed.training.store import LocalStore
 
 LIMIT = 16 * 2**20
 MOST_UNPACKED = 4 * 2**30  # what a small file may not blow up to
-MEMBER = re.compile(r"(parts/[0-9a-f]{64}\.(records|jobs)\.parquet|(plans|times)/[0-9a-f]{20}\.jsonl)")
+MEMBER = re.compile(r"(parts/[0-9a-f]{64}\.(records|test|jobs)\.parquet|(plans|times)/[0-9a-f]{20}\.jsonl|blind\.json)")
 LINES = ("plans", FOLDER)
 
 
@@ -79,7 +81,8 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Seq
             gathered = _with_metrics(gathered, Path(scratch) / "fewer", metrics)
         packed = Path(scratch) / "bundle.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as file:  # parts are compressed already
-            for key in sorted(key for kind in ("parts", *LINES) for key in gathered.list(kind)):
+            mark = [MARK] if is_sealed(LocalStore(Path(folder))) else []
+            for key in sorted([*mark, *(key for kind in ("parts", *LINES) for key in gathered.list(kind))]):
                 file.writestr(
                     zipfile.ZipInfo(key), gathered.get(key) or b""
                 )  # without a date: equal stores, equal files
@@ -109,6 +112,9 @@ def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
     """Adds the finished jobs, plans and times of stores (folders or bundles) to a store, which may be new.
 
     The sources stay as they are. Of a job that several have, one is taken, the same in whatever order they are merged.
+
+    Raises:
+        StoreError: A source is not there; or one is sealed and another, or the store, is not.
     """
     store = LocalStore(Path(folder))
     compact(store)  # so that the order is that of the parts
@@ -125,6 +131,13 @@ def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
 
 
 def _add(source: LocalStore, store: LocalStore) -> None:
+    if is_sealed(source) != is_sealed(store):
+        if is_sealed(store) or part_names(store):
+            raise StoreError(
+                f"A blind sweep and one that is not cannot be united in {store.root}; choose another folder, or open "
+                "the blind one first with `shiftbed unblind`."
+            )
+        seal(store)
     known = part_names(source)
     for part in known:
         add_part(store, part, source.root)
@@ -146,13 +159,16 @@ def _with_metrics(store: LocalStore, folder: Path, metrics: Sequence[str]) -> Lo
 
 
 def _differing(store: LocalStore) -> list[str]:
-    paths = quoted_list(str(store.root / (part + RECORDS)) for part in part_names(store))
-    if paths == "[]":
+    parts = part_names(store)
+    jobs = quoted_list(str(store.root / (part + JOBS)) for part in parts)
+    records = quoted_list(record_files(store, parts, store.root, test=not is_sealed(store)))
+    if not parts:
         return []
-    query = f"""SELECT id FROM (
-            SELECT id, filename, bit_xor(hash(step, split, accuracy)) AS content
-            FROM read_parquet({paths}, union_by_name = true, filename = true) GROUP BY id, filename
-        ) GROUP BY id HAVING count(DISTINCT content) > 1 ORDER BY id"""
+    query = f"""SELECT DISTINCT id FROM (
+            SELECT id, step, split FROM read_parquet({records}, union_by_name = true)
+            SEMI JOIN (SELECT id FROM read_parquet({jobs}) GROUP BY id HAVING count(*) > 1) USING (id)
+            GROUP BY id, step, split HAVING count(DISTINCT accuracy) > 1
+        ) ORDER BY id"""
     with duckdb.connect() as db:
         return [job_id for (job_id,) in db.execute(query).fetchall()]
 
@@ -175,8 +191,7 @@ def _unpack(path: Path, folder: Path) -> None:
         raise StoreError(f"{path} is not a whole bundle ({error}); fetch it again.") from error
     store = LocalStore(folder)
     for part in part_names(store):
-        content = hashlib.sha256((store.get(part + RECORDS) or b"") + (store.get(part + JOBS) or b"")).hexdigest()
-        if part != f"parts/{content}":
+        if part != f"parts/{part_digest({kind: store.get(part + kind) or b'' for kind in PART})}":
             raise StoreError(f"{path} is damaged: {part} is not what its name says; fetch it again.")
     for key in (key for kind in LINES for key in store.list(kind)):
         if key != f"{key.split('/')[0]}/{digest(_rows(store.get(key) or b''))[:20]}.jsonl":

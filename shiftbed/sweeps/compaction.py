@@ -1,7 +1,8 @@
 """Compaction: finished jobs as immutable Parquet parts, which a reader queries instead of opening every job's files.
 
-A part is two files named by their content: `parts/DIGEST.records.parquet`, one row for each job, step and split, and
-`parts/DIGEST.jobs.parquet`, one row a job. The second is created last, so a part that is listed is whole. Nothing is
+A part is a few files named by their content: `parts/DIGEST.records.parquet`, one row for each job, step and split;
+`parts/DIGEST.test.parquet`, the same of test splits, so that who needs no test number opens none; and
+`parts/DIGEST.jobs.parquet`, one row a job. The last is created last, so a part that is listed is whole. Nothing is
 ever removed, neither parts nor the files of compacted jobs: `done.json` stays the one object that says who finished
 first. So a job that a reader has seen it will always see, whatever is killed in between, and it takes a job that is in
 several places once, by its id.
@@ -9,9 +10,8 @@ several places once, by its id.
 
 import hashlib
 import json
-import re
 import tempfile
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import duckdb
 
 from shiftbed.errors import StoreError
-from shiftbed.training.run import JobFiles
+from shiftbed.training.files import JobFiles, Result, ending
 from shiftbed.training.store import LocalStore, Store
 
 BATCH_BYTES = 64 * 2**20  # of records as text: the size of a part
 LOOK_BYTES = 16 * 2**20  # likewise of parts that are made for a passing look: less memory, and ready sooner
 WRITERS = 2  # parts written at once; one more batch is in memory, whose files are being read
-JOBS, RECORDS = ".jobs.parquet", ".records.parquet"
+JOBS, RECORDS, TEST = ".jobs.parquet", ".records.parquet", ".test.parquet"
+PART = (RECORDS, TEST, JOBS)  # in the order in which a part is made
 KEYS = ("id", "checkpoint", "step", "split")  # the columns of records beside their numbers
 FORMAT = "(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 30720)"  # small groups: a reader of a few jobs skips most
 OWN = ("id", "algorithm", "revision", "draw", "trial", "hparams", "own_overrides")  # what jobs of a table differ in
@@ -34,11 +35,11 @@ COUNTS = ("count", "class_counts", "class_correct")  # integers by what they mea
 
 
 class Loose(NamedTuple):
-    """A finished job as it lies in its own files: its id, its description and its result, as bytes."""
+    """A finished job as it lies in its own files: its id, its description and its result."""
 
     id: str
     description: bytes
-    done: bytes
+    result: Result
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,20 @@ def part_names(store: Store) -> list[str]:
 
 
 def add_part(store: Store, part: str, folder: Path) -> None:
-    """Copies a part from a folder into a store: its records first, so that a part that is listed is whole."""
-    for kind in (RECORDS, JOBS):
-        store.create_exclusive(part + kind, (folder / (part + kind)).read_bytes())
+    """Copies a part from a folder into a store: its jobs last, so that a part that is listed is whole."""
+    for kind in PART:
+        path = folder / (part + kind)
+        if kind != TEST or path.exists():
+            store.create_exclusive(part + kind, path.read_bytes())
+
+
+def record_files(store: Store, parts: Sequence[str], folder: Path, test: bool) -> list[str]:
+    """The paths of the records of some parts; of those of test splits only if asked for."""
+    found = [fetched(store, part, RECORDS, folder) for part in parts]
+    if test:
+        there = set(store.list("parts"))
+        found += [fetched(store, part, TEST, folder) for part in parts if part + TEST in there]
+    return found
 
 
 def fetched(store: Store, part: str, kind: str, folder: Path) -> str:
@@ -99,15 +111,20 @@ def part_jobs(store: Store, parts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def loose_jobs(store: Store, known: Container[str] = ()) -> Iterator[Loose]:
-    """The finished jobs that have files of their own and are not known yet, by id."""
+def loose_jobs(store: Store, known: Container[str] = (), test: bool = True) -> Iterator[Loose]:
+    """The finished jobs that have files of their own and are not known yet, by id.
+
+    Args:
+        store: The store.
+        known: Ids to leave out.
+        test: Whether to open the files of test numbers.
+    """
     folders = (key.split("/")[1] for key in store.list("jobs", deep=False) if key.endswith("/"))
     for job_id in sorted(name for name in folders if name not in known):
-        files = JobFiles(job_id)
-        done = store.get(files.done)
-        description = store.get(files.job) if done is not None else None
-        if done is not None and description is not None:
-            yield Loose(job_id, description, done)
+        result = Result.read(store, job_id, test)
+        description = store.get(JobFiles(job_id).job) if result is not None else None
+        if result is not None and description is not None:
+            yield Loose(job_id, description, result)
 
 
 def write_parts(jobs: Iterable[Loose], folder: Path, metrics: Collection[str] | None = None) -> list[str]:
@@ -142,24 +159,31 @@ def write_fewer(store: LocalStore, folder: Path, metrics: Collection[str]) -> No
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch, duckdb.connect() as db:
         for part in part_names(store):
-            records, jobs = (store.root / (part + kind) for kind in (RECORDS, JOBS))
-            known = [name for name, *_ in read(db, f"DESCRIBE FROM '{quoted(records)}'", str(records))]
-            kept = [name for name in known if name in {*KEYS, *metrics}]
-            if kept != known:
-                columns, fewer = ", ".join(map(identifier, kept)), Path(scratch) / "records"
-                db.execute(f"COPY (SELECT {columns} FROM '{quoted(records)}') TO '{quoted(fewer)}' {FORMAT}")
-                records = fewer
-            _name_part(records, jobs, folder)
+            files = {kind: store.root / (part + kind) for kind in PART}
+            files = {kind: path for kind, path in files.items() if path.exists()}
+            for kind in files.keys() - {JOBS}:
+                known = [name for name, *_ in read(db, f"DESCRIBE FROM '{quoted(files[kind])}'", str(files[kind]))]
+                kept = [name for name in known if name in {*KEYS, *metrics}]
+                if kept != known:
+                    columns, fewer = ", ".join(map(identifier, kept)), Path(scratch) / kind
+                    db.execute(f"COPY (SELECT {columns} FROM '{quoted(files[kind])}') TO '{quoted(fewer)}' {FORMAT}")
+                    files[kind] = fewer
+            _name_part(files, folder)
 
 
-def _name_part(records: Path, jobs: Path, folder: Path) -> str:
-    """Puts the two files of a part into a folder, named by their content."""
-    contents = {RECORDS: records.read_bytes(), JOBS: jobs.read_bytes()}
-    part = f"parts/{hashlib.sha256(contents[RECORDS] + contents[JOBS]).hexdigest()}"
+def _name_part(files: Mapping[str, Path], folder: Path) -> str:
+    """Puts the files of a part into a folder, named by their content."""
+    contents = {kind: path.read_bytes() for kind, path in files.items()}
+    part = f"parts/{part_digest(contents)}"
     (folder / "parts").mkdir(exist_ok=True)
     for kind, content in contents.items():
         (folder / (part + kind)).write_bytes(content)
     return part
+
+
+def part_digest(files: Mapping[str, bytes]) -> str:
+    """What a part is named by: its records, those of test splits if it has any, and its jobs."""
+    return hashlib.sha256(b"".join(files.get(kind, b"") for kind in PART)).hexdigest()
 
 
 def _batches(jobs: Iterable[Loose], most: int) -> Iterator[list[Loose]]:
@@ -167,7 +191,7 @@ def _batches(jobs: Iterable[Loose], most: int) -> Iterator[list[Loose]]:
     size = 0
     for job in jobs:
         batch.append(job)
-        size += len(job.done)
+        size += len(job.result.done) + len(job.result.test)
         if size >= most:
             yield batch
             batch, size = [], 0
@@ -176,45 +200,48 @@ def _batches(jobs: Iterable[Loose], most: int) -> Iterator[list[Loose]]:
 
 
 def _write_part(db: duckdb.DuckDBPyConnection, batch: list[Loose], folder: Path, asked: Collection[str] | None) -> str:
-    """Writes one part, with a column for every metric that is asked for, or occurs in any record of the batch."""
-    metrics = dict.fromkeys(("accuracy", *(asked or ())), "DOUBLE")
-    for job in batch if asked is None else ():
-        metrics |= _metrics_of(_first_splits(job.done))
+    """Writes one part."""
+    results = {RECORDS: {job.id: job.result.done for job in batch}}
+    tested = {job.id: job.result.test for job in batch if job.result.test}
+    results |= {TEST: tested} if tested else {}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        lines, jobs, records = (Path(scratch) / name for name in ("lines", "jobs", "records"))
+        files = {kind: Path(scratch) / kind for kind in (*results, JOBS)}
+        lines = Path(scratch) / "lines"
         try:
             lines.write_bytes(b"".join(map(_description_line, batch)))
-            _copy_jobs(db, lines, jobs)
-            with lines.open("wb") as file:
-                for job in batch:  # the results are not parsed here, which would take longer than all the rest
-                    file.writelines((f'{{"id":"{job.id}","done":'.encode(), job.done.replace(b"\n", b" "), b"}\n"))
-            longest = 2**20 + max(len(job.done) for job in batch)
-            while True:
-                _copy_records(db, lines, longest, metrics, records)
-                overlooked = _overlooked(db, records, metrics, batch) if asked is None else {}
-                if overlooked.keys() <= metrics.keys():
-                    break
-                metrics |= overlooked
-            return _name_part(records, jobs, folder)
+            _copy_jobs(db, lines, files[JOBS])
+            for kind, some in results.items():
+                _write_records(db, some, lines, files[kind], asked)
+            return _name_part(files, folder)
         except (OSError, duckdb.IOException) as error:
             raise StoreError(f"Cannot write to {folder} ({error}); set TMPDIR to a folder with more room.") from error
         except duckdb.Error as error:
             raise _unreadable(batch, error) from error
 
 
+def _write_records(
+    db: duckdb.DuckDBPyConnection, results: Mapping[str, bytes], lines: Path, path: Path, asked: Collection[str] | None
+) -> None:
+    """Writes the records of results, with a column for every metric that is asked for, or occurs in any of them."""
+    metrics = dict.fromkeys(("accuracy", *(asked or ())), "DOUBLE")
+    for result in results.values() if asked is None else ():
+        metrics |= _metrics_of(_first_splits(result))
+    with lines.open("wb") as file:
+        for job_id, result in results.items():  # they are not parsed here, which would take longer than all the rest
+            file.writelines((f'{{"id":"{job_id}","done":'.encode(), result.replace(b"\n", b" "), b"}\n"))
+    longest = 2**20 + max(map(len, results.values()))
+    while True:
+        _copy_records(db, lines, longest, metrics, path)
+        overlooked = _overlooked(db, path, metrics, results) if asked is None else {}
+        if overlooked.keys() <= metrics.keys():
+            break
+        metrics |= overlooked
+
+
 def _description_line(job: Loose) -> bytes:
     description = json.dumps(job.description.decode())
-    status, step = ending(job)
+    status, step, _ = ending(job.id, job.result.done)
     return f'{{"id":"{job.id}","status":"{status}","step":{step},"description":{description}}}\n'.encode()
-
-
-def ending(job: Loose) -> tuple[str, int]:
-    """How and at which step a job ended: the canonical text of a result ends with it; any other is parsed whole."""
-    found = re.search(rb'"status":"(\w+)","step":(\d+)}$', job.done[-99:])
-    if found:
-        return found[1].decode(), int(found[2])
-    result = parsed(job)
-    return result["status"], result["step"]
 
 
 def _copy_jobs(db: duckdb.DuckDBPyConnection, lines: Path, path: Path) -> None:
@@ -275,45 +302,31 @@ def _metrics_of(splits: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 
 def _overlooked(
-    db: duckdb.DuckDBPyConnection, records: Path, metrics: dict[str, str], batch: list[Loose]
+    db: duckdb.DuckDBPyConnection, records: Path, metrics: dict[str, str], results: Mapping[str, bytes]
 ) -> dict[str, str]:
     """All metrics of the jobs whose result has more keys than were written; only these are parsed whole.
 
-    A result has the keys `records`, `status` and `step`, a record `splits` and `step`.
+    A record has the keys `splits` and `step`; a result has `records`, and what comes after it.
     """
     values = " + ".join(f"count({identifier(name)})" for name in metrics)
     query = f"""SELECT id, 2 * count(DISTINCT checkpoint) + count(*) + {values}
         FROM read_parquet('{quoted(records)}') GROUP BY id"""
     written = dict(db.execute(query).fetchall())
     found: dict[str, str] = {}
-    for job in batch:
-        if job.done.count(b'":') != 3 + written.get(job.id, 0):
-            for row in json.loads(job.done)["records"]:
+    for job_id, result in results.items():
+        outside = 1 + result[result.rfind(b"]") :].count(b'":')
+        if result.count(b'":') != outside + written.get(job_id, 0):
+            for row in json.loads(result)["records"]:
                 found |= _metrics_of(row["splits"].values())
     return found
 
 
 def _unreadable(batch: list[Loose], error: duckdb.Error) -> StoreError:
     for job in batch:
-        described(job), parsed(job)
+        described(job), job.result.parsed(job.id)
     return StoreError(
         f"The records of a finished job hold something other than numbers ({str(error).splitlines()[0]})."
     )
-
-
-def parsed(job: Loose) -> dict[str, Any]:
-    """The result of a job.
-
-    Raises:
-        StoreError: It is damaged.
-    """
-    try:
-        return json.loads(job.done)
-    except ValueError as error:
-        key = JobFiles(job.id).done
-        raise StoreError(
-            f"{key} is damaged; remove it and run the sweep again, which finishes that job alone."
-        ) from error
 
 
 def described(job: Loose) -> dict[str, Any]:

@@ -19,8 +19,10 @@ from shiftbed.errors import DataError, StoreError, UnknownNameError
 from shiftbed.hashing import canonical, digest, seed_hash
 from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords
+from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.compaction import Loose, add_part, write_parts
 from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.files import Result
 from shiftbed.training.store import LocalStore
 
 RECIPE = "domainbed-import"
@@ -75,8 +77,9 @@ def import_domainbed(folder: str | Path, out: str | Path, partial: bool = False)
         partial: Take runs without a `done` file too, as DomainBed's own tables do.
 
     Raises:
-        StoreError: There is no run.
+        StoreError: There is no run, or the store is sealed.
     """
+    refuse_sealed(out)
     runs = sorted(path.parent for path in Path(folder).glob("*/results.jsonl"))
     if not runs:
         raise StoreError(f"There is no */results.jsonl in {folder}; name the folder that DomainBed's sweep wrote to.")
@@ -181,8 +184,9 @@ def _as_job(rows: list[dict[str, Any]], found: Imported) -> Loose:
         }
         for row in rows
     ]
-    result = {"status": "done", "step": records[-1]["step"], "records": records}
-    return Loose(str(description["id"]), canonical(description), canonical(result))
+    tests = [str(split["name"]) for split in splits if split["role"] == "test"]
+    result = Result.of("done", records[-1]["step"], records, tests)
+    return Loose(str(description["id"]), canonical(description), result)
 
 
 def _dataset(name: str, environments: int) -> tuple[str, int | str, dict[str, int]]:
@@ -233,8 +237,9 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
     Jobs that diverged and tasks other than leaving domains out have no form there.
 
     Raises:
-        StoreError: No job is finished.
+        StoreError: No job is finished, or the store is sealed.
     """
+    refuse_sealed(folder)
     done, store = Exported(), LocalStore(Path(out))
     for job in finished_jobs(LocalStore(Path(folder))):
         about = job.description

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,27 +18,27 @@ import numpy as np
 from shiftbed.errors import StoreError
 from shiftbed.selection import JobRecords, TaskRecords
 from shiftbed.selection.records import NO_STEP, Cells, uncollected
+from shiftbed.sweeps.blind import is_sealed
 from shiftbed.sweeps.compaction import (
     JOBS,
     KEYS,
-    RECORDS,
     described,
-    ending,
     fetched,
     identifier,
     loose_jobs,
-    parsed,
     part_jobs,
     part_names,
     quoted,
     quoted_list,
     read,
+    record_files,
     write_parts,
 )
 from shiftbed.sweeps.leases import BEAT_SECONDS, LeaseWatch
 from shiftbed.sweeps.plan import planned
 from shiftbed.sweeps.times import carried_times
-from shiftbed.training.run import JobFiles, parse_times
+from shiftbed.training.files import JobFiles, ending
+from shiftbed.training.run import parse_times
 from shiftbed.training.store import LocalStore, Store
 
 State = Literal["done", "diverged", "running", "failed", "left"]
@@ -56,50 +56,59 @@ CREATE TABLE records (id VARCHAR, checkpoint SMALLINT, step INTEGER, split VARCH
 def outcomes(store: Store) -> dict[str, str]:
     """How every finished job of a store ended, by id, without reading its records."""
     found = part_jobs(store, part_names(store))
-    return found | {job.id: ending(job)[0] for job in loose_jobs(store, found)}
+    return found | {job.id: ending(job.id, job.result.done)[0] for job in loose_jobs(store, found, test=False)}
 
 
-def finished_jobs(store: Store) -> Iterator[JobRecords]:
-    """All finished jobs of a store, by id. Whatever order they ran in, wherever, compacted or not, this is the same."""
+def finished_jobs(store: Store, test: bool | None = None) -> Iterator[JobRecords]:
+    """All finished jobs of a store, by id. Whatever order they ran in, wherever, compacted or not, this is the same.
+
+    Args:
+        store: The store.
+        test: Whether to open the files of test numbers; by default if the store is not sealed.
+    """
+    test = not is_sealed(store) if test is None else test
     parts = part_names(store)
     with tempfile.TemporaryDirectory() as scratch:
-        streams = [_part_jobs(store, part, Path(scratch)) for part in parts]
+        streams = [_part_jobs(store, part, Path(scratch), test) for part in parts]
         last = None
-        for job in heapq.merge(_loose_jobs(store, parts), *streams, key=lambda job: job.id):
+        for job in heapq.merge(_loose_jobs(store, parts, test), *streams, key=lambda job: job.id):
             if job.id != last:
                 yield job
             last = job.id
 
 
-def _loose_jobs(store: Store, parts: list[str]) -> Iterator[JobRecords]:
-    for job in loose_jobs(store, part_jobs(store, parts)):
-        result = parsed(job)
+def _loose_jobs(store: Store, parts: list[str], test: bool) -> Iterator[JobRecords]:
+    for job in loose_jobs(store, part_jobs(store, parts), test):
+        result = job.result.parsed(job.id)
         yield JobRecords(described(job), result["status"], result["records"])
 
 
-def _part_jobs(store: Store, part: str, scratch: Path) -> Iterator[JobRecords]:
+def _part_jobs(store: Store, part: str, scratch: Path, test: bool) -> Iterator[JobRecords]:
     """The jobs of a part, by id, some at a time."""
-    jobs, records = (fetched(store, part, kind, scratch) for kind in (JOBS, RECORDS))
+    jobs, records = fetched(store, part, JOBS, scratch), record_files(store, [part], scratch, test)
     with duckdb.connect() as db:
         abouts = read(db, f"SELECT id, status, own, shared FROM '{quoted(jobs)}' ORDER BY id", jobs)
         for start in range(0, len(abouts), WINDOW):
             window = abouts[start : start + WINDOW]
-            between = f"id BETWEEN '{window[0][0]}' AND '{window[-1][0]}'"
-            query = f"FROM '{quoted(records)}' WHERE {between} ORDER BY id, checkpoint, split"
-            found = read(db, query, records)
-            metrics = [column[0] for column in db.description or ()][len(KEYS) :]
-            rows = {job_id: _nested(group, metrics) for job_id, group in groupby(found, key=lambda row: row[0])}
+            rows = _rows_between(db, records, window[0][0], window[-1][0])
             for job_id, status, own, shared in window:
-                yield JobRecords({**json.loads(shared), **json.loads(own)}, status, rows.get(job_id, []))
+                steps = [{"step": step, "splits": splits} for step, splits in rows[job_id].items()]
+                yield JobRecords({**json.loads(shared), **json.loads(own)}, status, steps)
 
 
-def _nested(records: Iterator[tuple[Any, ...]], metrics: list[str]) -> list[dict[str, Any]]:
-    """The rows of one job, as its own file has them."""
-    steps: dict[int, dict[str, Any]] = {}
-    for _, _, step, split, *values in records:
-        known = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
-        steps.setdefault(step, {})[split] = known
-    return [{"step": step, "splits": splits} for step, splits in steps.items()]
+def _rows_between(
+    db: duckdb.DuckDBPyConnection, paths: list[str], first: str, last: str
+) -> dict[str, dict[int, dict[str, Any]]]:
+    """What files say of the jobs from one id to another: by id, step and split."""
+    rows: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for path in paths:
+        query = f"FROM '{quoted(path)}' WHERE id BETWEEN '{first}' AND '{last}' ORDER BY id, checkpoint, split"
+        found = read(db, query, path)
+        metrics = [column[0] for column in db.description or ()][len(KEYS) :]
+        for job_id, _, step, split, *values in found:
+            known = {name: value for name, value in zip(metrics, values, strict=True) if value is not None}
+            rows[job_id].setdefault(step, {})[split] = known
+    return rows
 
 
 class Records:
@@ -116,20 +125,23 @@ class Records:
     Args:
         store: The store.
         metrics: What will be read of jobs that are not compacted yet: naming it takes a third off the time to open.
+        test: Whether to open the files of test numbers; by default if the store is not sealed.
     """
 
-    def __init__(self, store: Store, metrics: Collection[str] | None = None) -> None:
+    def __init__(self, store: Store, metrics: Collection[str] | None = None, test: bool | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory()
         self._db = duckdb.connect()
         folder = Path(self._scratch.name)
         loose = LocalStore(folder / "loose")
         loose.root.mkdir()
+        test = not is_sealed(store) if test is None else test
         parts = part_names(store)
         known = part_jobs(store, parts)
-        places = [(store, part) for part in parts]
-        places += [(loose, part) for part in write_parts(loose_jobs(store, known), loose.root, metrics)]
-        if places:
-            self._open(*([fetched(one, part, kind, folder) for one, part in places] for kind in (JOBS, RECORDS)))
+        more = write_parts(loose_jobs(store, known, test), loose.root, metrics)
+        places: list[tuple[Store, list[str]]] = [(store, parts), (loose, more)]
+        jobs = [fetched(one, part, JOBS, folder) for one, some in places for part in some]
+        if jobs:
+            self._open(jobs, [path for one, some in places for path in record_files(one, some, folder, test)])
         else:
             self._db.execute(EMPTY)
         self._db.execute(
@@ -141,21 +153,20 @@ class Records:
     def _open(self, jobs: list[str], records: list[str]) -> None:
         """Makes the tables; of a job that is in several parts, the first part's."""
 
-        def every(paths: list[str], kind: str) -> str:
+        def every(paths: list[str]) -> str:
             read_all = f"read_parquet({quoted_list(paths)}, union_by_name = true, filename = true)"
-            return f"(SELECT * EXCLUDE filename, left(filename, -{len(kind)}) AS file FROM {read_all})"
+            part = r"regexp_replace(filename, '\.\w+\.parquet$', '')"
+            return f"(SELECT * EXCLUDE filename, {part} AS file FROM {read_all})"
 
         try:
-            counts = self._db.execute(f"SELECT count(id), count(DISTINCT id) FROM {every(jobs, JOBS)}").fetchone()
+            counts = self._db.execute(f"SELECT count(id), count(DISTINCT id) FROM {every(jobs)}").fetchone()
             once = ""
             if counts and counts[0] != counts[1]:
-                self._db.execute(
-                    f"CREATE TABLE firsts AS SELECT id, min(file) AS file FROM {every(jobs, JOBS)} GROUP BY id"
-                )
+                self._db.execute(f"CREATE TABLE firsts AS SELECT id, min(file) AS file FROM {every(jobs)} GROUP BY id")
                 once = "SEMI JOIN firsts USING (id, file)"
             described = "SELECT * EXCLUDE file, json_merge_patch(shared, own) AS description"
-            self._db.execute(f"CREATE VIEW jobs AS {described} FROM {every(jobs, JOBS)} {once}")
-            self._db.execute(f"CREATE VIEW records AS SELECT * EXCLUDE file FROM {every(records, RECORDS)} {once}")
+            self._db.execute(f"CREATE VIEW jobs AS {described} FROM {every(jobs)} {once}")
+            self._db.execute(f"CREATE VIEW records AS SELECT * EXCLUDE file FROM {every(records)} {once}")
         except duckdb.Error as error:
             raise StoreError(f"A part cannot be read ({error}); restore it, or remove it and compact again.") from error
 

@@ -27,7 +27,7 @@ def second_stage(request: Request, store: Store) -> list[Job]:
     searches = _searches(plan(request))
     rules = [SELECTIONS[name] for name in request.selections or (USUAL,)]
     metrics = sorted({"accuracy"}.union(*(rule.metrics for rule in rules)))
-    with Records(store, metrics) as records:
+    with Records(store, metrics, test=any(rule.reads_test for rule in rules)) as records:
         tasks = records.tasks(metrics)
     winners = _Winners(tasks, rules)
     jobs = [

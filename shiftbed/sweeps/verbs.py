@@ -11,7 +11,8 @@ from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
-from shiftbed.selection import JobRecords
+from shiftbed.selection import SELECTIONS, JobRecords
+from shiftbed.sweeps.blind import is_sealed, refuse_sealed, seal
 from shiftbed.sweeps.capacity import MOST_PER_DEVICE, Capacity
 from shiftbed.sweeps.designs import DESIGNS
 from shiftbed.sweeps.executors import Executor, cluster_runtime
@@ -79,7 +80,11 @@ def train(
 
     Returns:
         The finished job, or None if it was stopped before its end.
+
+    Raises:
+        StoreError: The folder is that of a sealed sweep.
     """
+    refuse_sealed(out)
     for path in code:
         load_code(Path(path))
     tested = {test} if isinstance(test, str) else set(test)
@@ -114,6 +119,7 @@ def sweep(
     address: str | None = None,
     keep: Keep = "none",
     code: Sequence[str | Path] = (),
+    blind: bool = False,
     only: Collection[str] = (),
     on_change: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
@@ -130,6 +136,7 @@ def sweep(
         address: Of the Ray cluster; by default the one that runs here, or a new one.
         keep: Which weights to keep.
         code: Files that register algorithms.
+        blind: Seal the test numbers: no verb opens them before `unblind`.
         only: The ids of jobs to run; all by default.
         on_change: Called several times a second with the progress.
 
@@ -137,6 +144,8 @@ def sweep(
         How it ended.
 
     Raises:
+        StoreError: The sweep is to be blind and has finished jobs.
+        ShiftbedError: The sweep is blind, and a search would choose by test numbers.
         ShiftbedError: A name is unknown, or none of the jobs has an id that was asked for.
     """
     for path in code:
@@ -146,6 +155,10 @@ def sweep(
     asked = {"precision": precision or default_precision(runtimes[0])}
     requests = [request] if isinstance(request, Request) else request
     requests = [replace(one, fields={**asked, **one.fields}) for one in requests]
+    if blind:
+        seal(store)
+    if is_sealed(store):
+        _refuse_looks(requests)
     paths = [Path(path) for path in code]
 
     def run(jobs: dict[str, list[Job]]) -> Progress:
@@ -160,6 +173,17 @@ def sweep(
     if only and not progress.jobs:
         raise ShiftbedError(f"The sweep has no job {' or '.join(only)}; `shiftbed status {out} --json` lists its jobs.")
     return progress
+
+
+def _refuse_looks(requests: Sequence[Request]) -> None:
+    """Refuses searches of two stages that choose by what a blind sweep must not open."""
+    for one in requests:
+        looking = [name for name in one.selections if SELECTIONS[name].reads_test]
+        if looking and DESIGNS[one.design].two_stages:
+            raise ShiftbedError(
+                f"The design {one.design} would choose by {looking[0]}, which reads test numbers, and the sweep is "
+                "blind; choose another selection, such as training-domain-validation."
+            )
 
 
 def _by_design(

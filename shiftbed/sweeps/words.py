@@ -94,6 +94,7 @@ class SweepWords(BaseModel):
     code: tuple[Path, ...] = ()
     workers: int | None = Field(default=None, ge=1)
     keep: Keep = "none"
+    blind: bool = False
     jobs_per_device: Annotated[int | None, Field(ge=1), BeforeValidator(_unless_auto)] = None
     only: Names = ()
 

@@ -153,17 +153,18 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
         found = [estimates[name, column] for name in table.algorithms]
         texts = [MISSING if one is None else _text(one, mark) for one in found]
         columns[column] = placed(texts, [None if one is None else one.mean for one in found])
-    every = [(name, column[1], one) for (name, column), found in cells.items() for one in found]
-    named = [
-        f"{name} on {domain or 'all'}, {one.count} images that all members test: {', '.join(one.jobs)}."
-        for name, domain, one in every[:NAMED]
-    ]
-    named += [f"The members of {len(every) - NAMED} more are in the formats csv and json."] if every[NAMED:] else []
+    tested: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (name, column), found in cells.items():
+        for one in found:
+            tested.setdefault((name, one.jobs), []).append(f"{column[1] or 'all'} ({one.count} images)")
+    named = [f"{name} on {', '.join(domains)}: {', '.join(jobs)}." for (name, jobs), domains in tested.items()]
+    if len(named) > NAMED:
+        named[NAMED:] = [f"The members of {len(named) - NAMED} more are in the formats csv and json."]
     sizes = sorted({len(one.jobs) for found in cells.values() for one in found})
     return Grid(
         title=table.title,
         caption=f"{table.selection.name}: accuracy in %. {KINDS[kind]}; "
-        f"{' or '.join(map(str, sizes)) or 'no'} jobs each",
+        f"{' or '.join(map(str, sizes)) or 'no'} jobs each, on the images that all of them test",
         corner="algorithm",
         columns=[table.heading(column) for column in columns],
         rows=[(name, [columns[column][row] for column in columns]) for row, name in enumerate(table.algorithms)],

@@ -105,8 +105,8 @@ def grid_text(grid: Grid) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    """Lines of at most 80 columns; what is equal to what stays on one of them."""
-    kept = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    """Lines of at most 80 columns; equations stay on one of them."""
+    kept = re.sub(r" ([=−]) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in textwrap.wrap(kept, WIDTH)]
 
 

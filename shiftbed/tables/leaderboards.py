@@ -216,7 +216,10 @@ class Leaderboard:
         notes += self.oracle_note
         if not against:
             return notes
-        notes.append(f"ΔR is the rank in {against.name} minus the rank here, among the algorithms that both rank.")
+        over = "" if set(against.estimates) == set(self.estimates) else f" (over {', '.join(against.estimates)})"
+        notes.append(
+            f"ΔR is the rank in {against.name}{over} minus the rank here, among the algorithms that both rank."
+        )
         found = self.agreement(against)
         if found is None:
             return [*notes, f"The rank correlation with {against.name} is not defined."]
@@ -238,7 +241,7 @@ def _ranks_among(board: Leaderboard, names: Mapping[str, float] | Mapping[str, i
 def leaderboards(tables: Sequence[Table]) -> list[Leaderboard]:
     """The leaderboards of a sweep: one for each selection and recipe with tables of several datasets."""
     groups: dict[tuple[str, str, str], list[Table]] = defaultdict(list)
-    for table in tables:
+    for table in (one for one in tables if not one.is_reference):
         by_hand = "".join(f", {name} = {value}" for name, value in table.about["overrides"].items())
         groups[table.selection.name, table.about["recipe"]["name"], by_hand].append(table)
     found = []

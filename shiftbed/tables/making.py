@@ -10,6 +10,7 @@ from typing import Any
 
 from shiftbed.errors import StoreError
 from shiftbed.selection import SELECTIONS, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
+from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import planned, planned_designs
 from shiftbed.sweeps.records import Records
@@ -32,8 +33,9 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
         se: The standard error: "sample" (divisor n − 1), or "population" as in DomainBed's printed tables.
 
     Raises:
-        StoreError: No job is finished there.
+        StoreError: No job is finished there, or the sweep is sealed.
     """
+    refuse_sealed(folder)
     asked = [name for one in selections for name in (list(SELECTIONS) if one == ALL else [one])]
     rules = [SELECTIONS[name] for name in dict.fromkeys(asked or USUAL)]
     store = LocalStore(Path(folder))

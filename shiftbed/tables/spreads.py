@@ -178,7 +178,7 @@ def group_estimates(
     """
     groups = dict(groups or card(table.dataset).clusters)
     if not groups:
-        raise ShiftbedError(f"The card of {table.dataset} has no clusters of domains; give the groups.")
+        raise ShiftbedError(f"The card of {table.dataset} has no clusters of domains; give --groups FILE or near-far.")
     groups[EVERY] = [domain for _, domain in table.columns]
     return {(name, group): _grouped(table, name, set(groups[group])) for name in table.algorithms for group in groups}
 
@@ -239,7 +239,7 @@ def variance_grid(source: Table, oracle: Table | None = None, last: int = LAST_R
         caption=f"{source.selection.name}: standard deviations and gap, in points, mean over test domains, "
         f"n = {_counted(row['n'] for row in data)}",
         corner="algorithm",
-        columns=["epoch", "seed", "gap"],
+        columns=["epoch", "seed", f"gap{ORACLE_MARK}"],
         rows=rows,
         notes=[
             f"epoch: over the last {last} records of a job; seed: over trials (both with divisor n − 1); gap: what "

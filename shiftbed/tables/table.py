@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shiftbed.protocols import Flexible
+from shiftbed.protocols import Fixed, Flexible, TargetTrained
 from shiftbed.selection import Choice, Selection, TaskRecords, own_rule
 from shiftbed.selection import Column as RecordColumn
 from shiftbed.selection.evidence import ELSEWHERE, PAIR
@@ -119,13 +119,29 @@ class Table:
 
     @property
     def title(self) -> str:
-        """Dataset, recipe, and what was set by hand."""
+        """Dataset, recipe, what was set by hand, and who was trained on where the columns do not tell."""
         recipe = self.about["recipe"]
         by_hand = "".join(f", {name} = {value}" for name, value in self.about["overrides"].items())
         adapted = self.about["task"].get("adapt")
         adaptation = f", adaptation: {adapted:g} of the test domains seen unlabelled" if adapted else ""
         how = f"recipe {recipe['name']}, {recipe['steps']} steps{by_hand}{adaptation}"
-        return f"{self.dataset} (version {self.about['version']}), {how}"
+        return f"{self.dataset} (version {self.about['version']}), {how}{self._trained_on}"
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether its models are NICO++'s references, which were trained on the test domains."""
+        return self.about["task"]["kind"] == TargetTrained.kind
+
+    @property
+    def _trained_on(self) -> str:
+        task = self.about["task"]
+        if self.is_reference:
+            return f", target-trained{' per domain' if len(task['domains']) == 1 else ''}: a reference, not a result"
+        if task["kind"] == Flexible.kind:
+            return f", flexible-{'compositional' if task['compositional'] else 'random'}"
+        if task["kind"] == Fixed.kind:
+            return f", trained on {', '.join(task['train'])}"
+        return ""
 
     @property
     def algorithms(self) -> list[str]:
@@ -335,6 +351,7 @@ def _row(table: Table, algorithm: str, column: Column) -> dict[str, Any]:
         "version": table.about["version"],
         "recipe": table.about["recipe"]["name"],
         "steps": table.about["recipe"]["steps"],
+        "task": table.about["task"]["kind"],
         "adaptation": table.about["task"].get("adapt", 0.0),
         "overrides": table.about["overrides"],
         "selection": table.selection.name,

@@ -16,33 +16,18 @@ from shiftbed.algorithms.state import unsaved
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.training.device import Runtime
+from shiftbed.training.files import JobFiles, Result, Row, apart, encode_records, joined, parse_records
 from shiftbed.training.job import Job
 from shiftbed.training.model import encode_logits, encode_weights
 from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import Store
 from shiftbed.training.trackers import Tracker, numbers
-from shiftbed.training.trainer import Row, Trainer
+from shiftbed.training.trainer import Trainer
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2  # before, the test splits were in the record file
 SAVE_SECONDS = 1.0  # between checkpoints: where evaluations follow faster, writing each would take a fifth of a job
 Keep = Literal["none", "final", "best", "all", "logits"]
 Outcome = Literal["done", "diverged", "stopped"]
-
-
-class JobFiles:
-    """The keys of one job in a store."""
-
-    def __init__(self, job_id: str) -> None:
-        self.job = f"jobs/{job_id}/job.json"
-        self.records = f"jobs/{job_id}/records.jsonl"
-        self.checkpoint = f"jobs/{job_id}/checkpoint.pt"
-        self.weights = f"jobs/{job_id}/weights.safetensors"
-        self.all_weights = f"jobs/{job_id}/weights-{{step}}.safetensors"
-        self.logits = f"jobs/{job_id}/logits-{{step}}.safetensors"
-        self.times = f"jobs/{job_id}/times.json"
-        self.lease = f"jobs/{job_id}/lease.json"
-        self.failure = f"jobs/{job_id}/failure.json"
-        self.done = f"jobs/{job_id}/done.json"
 
 
 def run_job(
@@ -144,9 +129,11 @@ def _is_best(rows: list[Row], job: Job) -> bool:
 def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles) -> None:
     """Saves records, then the checkpoint that covers them: a checkpoint without its records would lose rows.
 
-    An algorithm with state that cannot be saved gets no checkpoint: interrupted, its job starts over, to the same end.
+    Until the job is done the numbers of test splits are in the checkpoint alone. An algorithm with state that cannot be
+    saved gets no checkpoint: interrupted, its job starts over, to the same end.
     """
-    store.put_atomic(files.records, encode_records(rows))
+    known, _ = apart(rows, _tests(trainer.job))
+    store.put_atomic(files.records, encode_records(known))
     if not unsaved(trainer.algorithm):
         store.put_atomic(files.checkpoint, encode_checkpoint(trainer, rows))
 
@@ -161,27 +148,12 @@ def resume(job: Job, store: Store, files: JobFiles, runtime: Runtime) -> tuple[T
     checkpoint = decode_checkpoint(data, job) if data else None
     if checkpoint is not None:
         step = checkpoint["state"]["step"]
-        rows = [row for row in parse_records(store.get(files.records)) if row["step"] <= step]
+        known = [row for row in parse_records(store.get(files.records)) if row["step"] <= step]
+        rows = joined(known, checkpoint.get("test", ()))
         trainer = Trainer(job, runtime)
         if [row["step"] for row in rows] == checkpoint["recorded"] and trainer.load_state(checkpoint["state"]):
             return trainer, rows
     return Trainer(job, runtime), []
-
-
-def encode_records(rows: list[Row]) -> bytes:
-    """Records as JSON lines."""
-    return b"".join(canonical(row) + b"\n" for row in rows)
-
-
-def parse_records(data: bytes | None) -> list[Row]:
-    """The rows of a record file, up to the first that is not whole."""
-    rows = []
-    for line in (data or b"").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
 
 
 def encode_checkpoint(trainer: Trainer, rows: list[Row]) -> bytes:
@@ -192,6 +164,7 @@ def encode_checkpoint(trainer: Trainer, rows: list[Row]) -> bytes:
             "format": CHECKPOINT_FORMAT,
             "job": trainer.job.id,
             "recorded": [row["step"] for row in rows],
+            "test": apart(rows, _tests(trainer.job))[1],
             "state": trainer.state(),
         },
         buffer,
@@ -225,9 +198,13 @@ def _finish(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, ou
     if keep == "final":
         store.put_atomic(files.weights, encode_weights(trainer))
     # The rows are in `done` itself: a late writer can still replace the record file, but never this.
-    result = {"status": outcome, "step": trainer.diverged_at() or trainer.step, "records": rows}
-    store.create_exclusive(files.done, canonical(result))
+    result = Result.of(outcome, trainer.diverged_at() or trainer.step, rows, _tests(trainer.job))
+    result.write(store, trainer.job.id)
     _tidy(store, files)
+
+
+def _tests(job: Job) -> list[str]:
+    return [split.name for split in job.task.of_role("test")]
 
 
 def _tidy(store: Store, files: JobFiles) -> None:

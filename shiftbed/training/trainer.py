@@ -19,6 +19,7 @@ from shiftbed.training.batches import TaskData
 from shiftbed.training.capture import CapturedStep
 from shiftbed.training.device import Runtime, numerics
 from shiftbed.training.evaluation import on_host, split_metrics
+from shiftbed.training.files import Row
 from shiftbed.training.job import Job
 from shiftbed.training.schedules import set_learning_rates
 from shiftbed.training.streams import philox_key, reseed
@@ -27,7 +28,6 @@ EVALUATION_BATCH = 512
 GPU_EVALUATION_BATCH = 256 * 224 * 224  # pixels
 COMPILED_EVALUATION = 64 * 64  # pixels; compiling for larger images takes longer than all evaluations of a job save
 TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction depends on the batch
-Row = dict[str, Any]
 Predict = Callable[[torch.Tensor], torch.Tensor]
 
 

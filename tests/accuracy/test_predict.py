@@ -271,3 +271,9 @@ def test_a_study_of_two_models_from_the_command_line(run, tmp_path, few_corrupti
     assert (tmp_path / "study" / "scatter.png").exists()
     with pytest.raises(DataError, match="There are no weights"):
         study(tmp_path / "study", tmp_path)
+    about = json.loads((run / "job.json").read_text())
+    (tmp_path / "model-1" / "job.json").write_text(json.dumps({**about, "trial": 1}))
+    with pytest.raises(DataError, match="held out different images"):
+        study(tmp_path, tmp_path / "again")
+    with pytest.raises(DataError, match="There is no study in"):
+        study(tmp_path, tmp_path / "again", beside=[tmp_path / "nowhere"])

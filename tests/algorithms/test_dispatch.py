@@ -48,3 +48,17 @@ def test_the_number_of_operations_does_not_grow_with_the_pairs_of_domains(name):
         return dispatched.counts.total()
 
     assert of(6) == of(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "forwards"),
+    [
+        *((name, 1) for name in ("CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD", "GroupDRO", "EQRM", "MTL", "Mixup")),
+        ("Transfer", 3),  # for the risk, for the gap, and for the adversarial head
+    ],
+)
+def test_all_domains_share_a_forward(name, forwards):
+    algorithm, seen = build(name, shape=(3, 8, 8)), []
+    algorithm.featurizer.register_forward_hook(lambda module, given, out: seen.append(len(out)))
+    algorithm.update(make_batches(0, shape=(3, 8, 8)))
+    assert seen == [18] * forwards

@@ -14,6 +14,7 @@ from shiftbed.algorithms import register
 from shiftbed.algorithms.domainbed import ERM, Algorithm, misc, networks
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
+from tests.algorithms.common import SHAPE, default_hparams, make_batches
 from tests.conftest import tiny_job
 
 
@@ -191,6 +192,24 @@ def test_it_trains_and_interrupted_it_ends_the_same(pasted, tmp_path):
     for file in ("records.jsonl", "weights.safetensors", "done.json"):
         key = f"jobs/{job.id}/{file}"
         assert whole.get(key) == broken.get(key), file
+
+
+def test_a_child_that_changes_the_prediction_alone_learns_by_it():
+    class Halved(ERM):
+        def predict(self, x):
+            return self.network(x) / 2
+
+    algorithm, batches = Halved(SHAPE, 3, 3, default_hparams("ERM")), make_batches(0, dtype=torch.float32)
+    expected = F.cross_entropy(algorithm.network(batches.x) / 2, batches.y)
+    assert algorithm.update(batches)["loss"].item() == pytest.approx(expected.item())
+
+
+def test_a_whole_network_takes_and_gives_its_weights_at_once():
+    one, other = (networks.WholeFish(SHAPE, 3, default_hparams("ERM")) for _ in range(2))
+    third = networks.WholeFish(SHAPE, 3, default_hparams("ERM"), weights=one.state_dict())
+    other.reset_weights(misc.ParamDict(one.state_dict()) * 2 - misc.ParamDict(one.state_dict()))
+    x = make_batches(0, dtype=torch.float32).x
+    assert torch.equal(one(x), third(x)) and torch.allclose(one(x), other(x), atol=1e-6)
 
 
 def minibatch(size, value):

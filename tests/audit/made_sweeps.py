@@ -4,7 +4,7 @@ import numpy as np
 
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.plan import Request, plan, remember_plan
-from shiftbed.training.run import JobFiles
+from shiftbed.training.files import JobFiles, Result
 from shiftbed.training.store import LocalStore
 
 
@@ -28,7 +28,7 @@ def write_sweep(
         level = 0.6 + random.normal(0, spread)
         rows = [made_row(job, step, level, random) for step in (50, 100, 150, 200)]
         store.put_atomic(JobFiles(job.id).job, canonical(job.describe()))
-        store.put_atomic(JobFiles(job.id).done, canonical({"status": "done", "step": 200, "records": rows}))
+        Result.of("done", 200, rows, [split.name for split in job.task.of_role("test")]).write(store, job.id)
     return store
 
 

@@ -77,9 +77,13 @@ def fixed(sweep: Path) -> None:
             path.write_text(json.dumps(job))
 
 
+def tested(folder: Path) -> list:
+    name = json.loads((folder / "done.json").read_text())["test"]
+    return json.loads((folder / f"test-{name}.json").read_text())["records"]
+
+
 def accuracy(folder: Path, test: str) -> float:
-    records = json.loads((folder / "done.json").read_text())["records"]
-    return max(record["splits"][f"{test}/in"]["accuracy"] for record in records)
+    return max(record["splits"][f"{test}/in"]["accuracy"] for record in tested(folder))
 
 
 def thinned(sweep: Path) -> None:
@@ -104,7 +108,7 @@ def winner(table: Path) -> None:
                 (record["splits"][f"{row['test']}/in"]["accuracy"], path.parent.name, record["step"])
                 for path, job in jobs
                 if (job["algorithm"], job["trial"], job["test_domains"]) == ("CORAL", choice["trial"], [row["test"]])
-                for record in json.loads((path.parent / "done.json").read_text())["records"]
+                for record in tested(path.parent)
             ]
             best, choice["job"], choice["step"] = max(found)
             choice["accuracy"] = 100 * best

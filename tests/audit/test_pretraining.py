@@ -1,6 +1,5 @@
 """The pretraining study: cached probes against stepped ones, published gaps and distances, verdicts by hand."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +13,9 @@ from shiftbed.audit.probing import probe
 from shiftbed.audit.study import Accuracy, Arm, relative_gap
 from shiftbed.errors import AlgorithmError
 from shiftbed.training.device import Runtime
+from shiftbed.training.files import Result
 from shiftbed.training.recipes import recipe
-from shiftbed.training.run import JobFiles, run_job
+from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
 from tests.conftest import SMALL_CROPS
 
@@ -30,7 +30,7 @@ def how():
 def assert_cached_as_stepped(job, folder):
     store = LocalStore(folder)
     run_job(job, store)
-    stepped = json.loads(store.get(JobFiles(job.id).done))["records"]
+    stepped = Result.read(store, job.id).parsed(job.id)["records"]
     cached = probe(job)
     assert [row["step"] for row in cached] == [row["step"] for row in stepped]
     for ours, theirs in zip(cached, stepped, strict=True):

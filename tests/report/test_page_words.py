@@ -6,7 +6,7 @@ from shiftbed.audit.findings import Audit, Finding
 from shiftbed.report.page_shift import advice, best_published
 from shiftbed.report.page_words import headline, listed, next_steps, verdict
 from shiftbed.selection import SELECTIONS
-from shiftbed.shift.estimates import ShiftEstimate, dominant
+from shiftbed.shift.estimates import WIDE, ShiftEstimate, dominant
 from shiftbed.sweeps.records import Status
 from shiftbed.tables import make_tables
 from tests.made_records import made_job
@@ -140,6 +140,8 @@ def test_without_a_measurement_the_card_is_believed_or_nothing_said():
     assert advice("Toy", None, []) is None
     small = ShiftEstimate("diversity", 0.01)
     assert "little of either kind" in advice("Toy", (small, small), [])
+    wide = ShiftEstimate("correlation", 0.5, interval=(0.2, 0.8), notes=(f"the interval is {WIDE}",))
+    assert advice("Toy", (small, wide), []) == f"Toy: an interval is {WIDE}."
 
 
 def test_what_to_do_next_begins_with_what_is_pressing():

@@ -74,3 +74,27 @@ def test_sides_without_two_common_classes_cannot_be_compared():
     for labels in (np.arange(40) % 2 + 5, np.zeros(40, int)):
         with pytest.raises(DataError, match="at least two classes must be in both"):
             comparable(one, sample("b", np.arange(40.0), labels))
+
+
+def test_images_without_labels_join_a_dataset_at_its_size(tmp_path):
+    from PIL import Image
+
+    from shiftbed.data import load
+    from shiftbed.shift.features import samples_of
+    from shiftbed.shift.unlabelled import with_unlabelled
+
+    emoji = load("EmojiStyles")
+    (tmp_path / "site").mkdir()
+    with pytest.raises(DataError, match="no images in"):
+        with_unlabelled(emoji, tmp_path / "site")
+    for i in range(20):
+        Image.new("RGB", (30, 40), (i, 0, 0)).save(tmp_path / "site" / f"{i}.png")
+    joined = with_unlabelled(emoji, tmp_path / "site")
+    one = samples_of(joined, ["site"])["site"]
+    assert one.labels is None and one.inputs.shape == (20, 3, 64, 64)
+    assert [domain.name for domain in joined.domains] == [*(domain.name for domain in emoji.domains), "site"]
+    (tmp_path / "site" / "broken.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"broken\.png is a damaged image"):
+        with_unlabelled(emoji, tmp_path / "site")
+    with pytest.raises(DataError, match="ColoredDigits are no colour images"):
+        with_unlabelled(load("ColoredDigits"), tmp_path / "site")

@@ -1,4 +1,5 @@
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,8 +58,14 @@ def test_a_part_gives_every_measure_by_every_method_with_the_papers_labels(made_
     assert len(made_of_closed_forms) == count  # what is kept is not measured again
 
 
-def test_a_grid_ends_in_a_heat_map(made_of_closed_forms, tmp_path):
+def test_a_grid_that_was_measured_ahead_by_several_ends_in_a_heat_map(made_of_closed_forms, tmp_path, monkeypatch):
     part = MadePart(("correlation shift",), grid={"rho_train": (0.1, 0.9), "rho_test": (0.1, 0.9)})
+    monkeypatch.setattr(studies, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
+    first = studies.ahead(part, tmp_path, workers=1)
+    next(first)
+    first.close()  # out of time: what is finished is kept
+    assert len(list(studies.ahead(part, tmp_path, workers=1))) <= 3
+    monkeypatch.setattr(studies, "study", None)  # nothing is left to measure
     found = {one["labels"]["setting"]: one["mean"] for one in studies.run(part, tmp_path)}
     assert len(found) == 4 and (tmp_path / "figure-4-a.png").stat().st_size > 5000
 

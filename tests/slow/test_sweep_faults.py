@@ -21,6 +21,7 @@ from tests.sweeps.test_compaction import compact_forever, read_for
 
 pytestmark = pytest.mark.slow
 JOBS, KILLS = 60, 200
+FAULTS_A_JOB = 6  # of its workers, in the minute under a reader
 REST = {"worker": 0.5, "launcher": 15.0, "compactor": 2.0, "reader": 5.0}  # seconds between two faults of a kind
 LAUNCHER = """
 import sys
@@ -123,8 +124,11 @@ def test_a_reader_misses_nothing_in_a_minute_of_kills_and_sleeps(tmp_path, kind)
                 send(asleep.pop(0)[1], signal.SIGCONT)
             compacting = compacting if compacting.is_alive() else compactor()
             running = [one if one.poll() is None else launch(folder, trials, 12, code) for one in running]
+            # Where the machine is slow, kills at the usual pace would let no job come to its end.
+            finished = len(list(folder.glob("jobs/*/done.json")))
+            spared = counts["worker killed"] + counts["worker asleep"] >= FAULTS_A_JOB * (finished + 4)
             alive = {
-                "worker": sorted(working(folder)),
+                "worker": [] if spared else sorted(working(folder)),
                 "launcher": launchers(folder),
                 "compactor": [compacting.pid],
                 "reader": [reader.pid],

@@ -1,7 +1,7 @@
 """Finished jobs that nobody trained: what a test says they reached."""
 
 from shiftbed.hashing import canonical
-from shiftbed.training.run import JobFiles
+from shiftbed.training.files import JobFiles, Result
 
 
 def finish(store, job, *, validation=0.5, test=0.5, status="done", seconds=None):
@@ -15,6 +15,6 @@ def finish(store, job, *, validation=0.5, test=0.5, status="done", seconds=None)
     }
     rows = [{"step": job.recipe.steps, "splits": splits}]
     store.put_atomic(files.job, canonical(job.describe()))
-    store.put_atomic(files.done, canonical({"status": status, "step": job.recipe.steps, "records": rows}))
+    Result.of(status, job.recipe.steps, rows, [split.name for split in job.task.of_role("test")]).write(store, job.id)
     if seconds is not None:
         store.put_atomic(files.times, canonical([{"steps": job.recipe.steps, "seconds": seconds}]))

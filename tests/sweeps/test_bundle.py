@@ -43,9 +43,7 @@ def test_equal_stores_have_equal_bundles(sweep, tmp_path):
 
 
 def test_a_bundle_that_is_too_large_is_refused(sweep, tmp_path):
-    with pytest.raises(
-        StoreError, match=r"\(8 jobs\) would have 0\.0 MiB, and 0\.0 MiB are allowed; keep"
-    ):
+    with pytest.raises(StoreError, match=r"\(8 jobs\) would have 0\.0 MiB, and 0\.0 MiB are allowed; keep"):
         bundle(sweep.root, tmp_path / "sweep.zip", limit=1000)
     assert not (tmp_path / "sweep.zip").exists()
     (tmp_path / "empty").mkdir()
@@ -151,7 +149,7 @@ def test_changed_content_is_refused(sweep, tmp_path):
 
         return changed
 
-    for kind in ("records", "jobs", "plans"):
+    for kind in ("records", "test", "jobs", "plans"):
         bundle(sweep.root, tmp_path / "sweep.zip")
         rewrite(tmp_path / "sweep.zip", change(kind))
         with pytest.raises(StoreError, match="is damaged"):

@@ -16,7 +16,7 @@ from shiftbed.selection import tasks_of
 from shiftbed.sweeps import compaction
 from shiftbed.sweeps.compaction import Compacted, compact, part_names
 from shiftbed.sweeps.records import Records, finished_jobs, outcomes
-from shiftbed.training.run import JobFiles
+from shiftbed.training.files import JobFiles, Result
 from shiftbed.training.store import LocalStore
 
 SPLITS = [("a", "in", "test"), ("a", "out", "test"), ("b's", "in", "train"), ("b's", "out", "validation")]
@@ -60,8 +60,8 @@ class RemoteStore:
         return iter({f"{prefix}/{rest.split('/')[0]}" + ("/" if "/" in rest else "") for rest in rests})
 
 
-def finish_job(store, number, steps=3, extra=None, status="done"):
-    """Writes what a finished job leaves."""
+def finish_job(store, number, steps=3, extra=None, status="done", apart=True):
+    """Writes what a finished job leaves; before test numbers lay apart, it was one file."""
     job_id = f"{number:020x}"
     description = {
         "id": job_id,
@@ -98,8 +98,7 @@ def finish_job(store, number, steps=3, extra=None, status="done"):
     for row in rows[-1:]:
         row["splits"]["a/in"] |= extra or {}
     store.create_exclusive(JobFiles(job_id).job, canonical(description))
-    result = {"status": status, "step": 100 * steps, "records": rows}
-    store.create_exclusive(JobFiles(job_id).done, canonical(result))
+    Result.of(status, 100 * steps, rows, ["a/in", "a/out"] if apart else []).write(store, job_id)
     return job_id
 
 
@@ -138,6 +137,21 @@ def test_a_reader_sees_the_same_before_and_after(store):
     finish_job(store, 13)
     assert [about["id"] for about, _, _ in everything(store)] == [f"{number:020x}" for number in range(14)]
     assert_same_tasks(store)
+
+
+def test_jobs_from_before_test_numbers_lay_apart_are_read_alike(tmp_path):
+    old, new, both = (LocalStore(tmp_path / name) for name in ("old", "new", "both"))
+    for number in range(4):
+        finish_job(old, number, apart=False)
+        finish_job(new, number)
+        finish_job(both, number, apart=number < 2)
+    assert b"a/in" in old.get(JobFiles(f"{0:020x}").done) and not list(old.root.glob("jobs/*/test-*"))
+    for _ in range(2):
+        assert everything(old) == everything(new) == everything(both)
+        for store in (old, new, both):
+            assert_same_tasks(store)
+            compact(store)
+    assert [len(list(store.root.glob("parts/*.test.parquet"))) for store in (old, new, both)] == [0, 1, 1]
 
 
 def test_parts_stand_alone(tmp_path):
@@ -260,7 +274,7 @@ def test_a_cut_part_is_one_sentence(tmp_path):
 
 
 def test_a_part_is_listed_when_it_is_whole(tmp_path):
-    """Its records come first: a compactor killed in between leaves a file that nobody reads."""
+    """Its records come first: a compactor killed in between leaves files that nobody reads."""
     created = []
 
     class Watched(LocalStore):
@@ -272,8 +286,8 @@ def test_a_part_is_listed_when_it_is_whole(tmp_path):
     finish_job(store, 0)
     created.clear()
     compact(store)
-    assert [key.split(".", 1)[1] for key in created] == ["records.parquet", "jobs.parquet"]
-    (tmp_path / created[1]).unlink()
+    assert [key.split(".", 1)[1] for key in created] == ["records.parquet", "test.parquet", "jobs.parquet"]
+    (tmp_path / created[2]).unlink()
     assert part_names(store) == [] and len(everything(store)) == 1
 
 

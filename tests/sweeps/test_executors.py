@@ -129,9 +129,10 @@ def test_slurm_preempted_a_job_saves_is_queued_again_and_continues(tmp_path, slu
     store = LocalStore(tmp_path / "slurm")
     job = tiny_job("IRM", steps=3000, every=300)
     running = Running(slurm(store, cluster="local"), [job])
-    wait_for(lambda: rows_saved(store, job))
+    wait_for(lambda: store.get(JobFiles(job.id).checkpoint))
+    time.sleep(0.2)  # on to some step between evaluations
     os.kill(claim_on(store, job)["pid"], signal.SIGUSR2)
-    running.join(180)
+    running.join(600)
     assert running.progress.ended == {job.id: "done"} and running.progress.deaths == 0, "Slurm itself queued it again"
     first, second = json.loads(store.get(JobFiles(job.id).times))
     assert first["steps"] < 3000 and first["steps"] % 300, "it saved where the signal came, not at an evaluation"
@@ -146,11 +147,11 @@ def test_slurm_kills_and_failures_stop_no_other_job(tmp_path, slurm):
     code.write_text(FAILING)
     load_code(code)
     store = LocalStore(tmp_path / "sweep")
-    killed, failing = tiny_job("ERM", steps=4000, every=200), tiny_job("Unlucky")
+    killed, failing = tiny_job("ERM", steps=2500, every=100), tiny_job("Unlucky")
     running = Running(slurm(store, [code], cluster="local"), [killed, failing])
     wait_for(lambda: rows_saved(store, killed))
     os.kill(claim_on(store, killed)["pid"], signal.SIGKILL)
-    running.join(180)
+    running.join(600)
     assert running.progress.failed == {failing.id: "RuntimeError in mine.py line 9: no luck"}
     assert running.progress.ended == {killed.id: "done"} and running.progress.deaths == 1
     assert json.loads(store.get(JobFiles(failing.id).failure))["why"] == running.progress.failed[failing.id]
@@ -195,7 +196,7 @@ def test_ray_loses_a_node_that_runs_a_job_and_the_sweep_finishes(tmp_path, ray_c
     code.write_text(FAILING)
     load_code(code)
     store = LocalStore(tmp_path / "ray")
-    jobs = [tiny_job(name, trial=trial, steps=4000, every=100) for name in ("ERM", "IRM") for trial in range(2)]
+    jobs = [tiny_job(name, trial=trial, steps=2500, every=100) for name in ("ERM", "IRM") for trial in range(2)]
     failing = tiny_job("Unlucky")
     running = Running(RayExecutor(store, [code], address=cluster.address), [*jobs, failing])
     raylet = nodes[0].all_processes["raylet"][0].process.pid
@@ -203,11 +204,11 @@ def test_ray_loses_a_node_that_runs_a_job_and_the_sweep_finishes(tmp_path, ray_c
         lambda: next((job for job in jobs if rows_saved(store, job) and runs_under(raylet, store, job)), None)
     )
     cluster.remove_node(nodes[0], allow_graceful=False)
-    running.join(300)
+    running.join(600)
     assert running.progress.failed == {failing.id: "RuntimeError in mine.py line 9: no luck"}
     assert running.progress.ended == {job.id: "done" for job in jobs}
     (times,) = json.loads(store.get(JobFiles(lost.id).times))
-    assert times["steps"] < 4000, "the lost job continued from its checkpoint on another node"
+    assert times["steps"] < 2500, "the lost job continued from its checkpoint on another node"
     LocalPool(LocalStore(tmp_path / "local"), 2).run(jobs)
     assert results_of(tmp_path / "ray") == results_of(tmp_path / "local")
     assert as_csv(read_tables(tmp_path / "ray")) == as_csv(read_tables(tmp_path / "local"))

@@ -81,4 +81,4 @@ def test_a_reader_opens_few_files_of_a_compacted_store(tmp_path):
     assert len(list(finished_jobs(Watched(tmp_path)))) == len(outcomes(Watched(tmp_path))) == 10
     with Records(Watched(tmp_path)) as records:
         assert len(records.tasks(["accuracy"])[0].abouts) == 10
-    assert not opened
+    assert set(opened) <= {"blind.json"}

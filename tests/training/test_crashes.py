@@ -62,8 +62,9 @@ class CrashingOs:
 def fingerprint(folder, job) -> dict[str, str]:
     """SHA-256 of all that must not depend on crashes."""
     files = JobFiles(job.id)
-    kept = (files.job, files.records, files.weights, files.done)
-    return {key.split("/")[-1]: hashlib.sha256((folder / key).read_bytes()).hexdigest() for key in kept}
+    kept = [folder / key for key in (files.job, files.records, files.weights, files.done)]
+    kept += sorted(folder.glob(files.test.format(digest="*")))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
 
 
 def undisturbed(folder, job, monkeypatch) -> tuple[dict[str, str], list[str]]:
@@ -128,8 +129,9 @@ def test_a_crash_at_any_operation_loses_nothing(algorithm, memory_folder, monkey
 
 
 # job.json: 1 write, 2 fsyncs (file, folder), 1 link; 2 evaluations × (records, checkpoint): each 1 write, 2 fsyncs and
-# 1 rename; then times and weights likewise, `done` with a link, and the emptied checkpoint (no bytes, so no write).
-CRASH_POINTS = {"write": 8, "fsync": 18, "replace": 7, "link": 2}
+# 1 rename; then times and weights likewise, test numbers and `done` with links, and the emptied checkpoint (no bytes,
+# so no write).
+CRASH_POINTS = {"write": 9, "fsync": 20, "replace": 7, "link": 3}
 
 
 def test_the_test_notices_when_the_checkpoint_is_saved_before_its_records(tmp_path, monkeypatch):

@@ -36,9 +36,9 @@ def test_a_loaded_model_gives_the_recorded_accuracy(run):
 
 
 def shiftbed_rows(folder, job):
-    from shiftbed.training.run import JobFiles, parse_records
+    from shiftbed.training.files import Result
 
-    return parse_records(LocalStore(folder).get(JobFiles(job.id).records))
+    return Result.read(LocalStore(folder), job.id).parsed(job.id)["records"]
 
 
 def test_pictures_files_and_arrays_are_one(tmp_path):

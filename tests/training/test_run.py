@@ -11,6 +11,7 @@ from safetensors.torch import load as load_safetensors
 from shiftbed.algorithms import ERM, register
 from shiftbed.errors import AlgorithmError, DataError, StoreError
 from shiftbed.training import run, store
+from shiftbed.training.files import Result
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trainer import Trainer
@@ -28,7 +29,7 @@ def local(tmp_path):
 
 
 def finished(local, job):
-    return json.loads(local.get(JobFiles(job.id).done))
+    return Result.read(local, job.id).parsed(job.id)
 
 
 def test_records_are_taken_after_every_interval_and_the_last_step_and_not_before(local):
@@ -43,6 +44,50 @@ def test_records_hold_every_split_but_those_trained_on(local):
     row = finished(local, job)["records"][-1]["splits"]
     assert set(row) == {"+90%/out", "+80%/out", "-90%/in", "-90%/out"}
     assert [row[name]["count"] for name in ("+90%/out", "-90%/in", "-90%/out")] == [119, 480, 119]
+
+
+def test_the_numbers_of_test_splits_lie_in_a_file_of_their_own(local):
+    job = tiny_job("ERM")
+    made = iter(range(9))
+    run_job(job, local, should_stop=lambda: next(made) == 5)
+    files = JobFiles(job.id)
+    assert b"-90%/" not in local.get(files.records), "neither while it is trained"
+    run_job(job, local)
+    (test,) = local.root.glob("jobs/*/test-*.json")
+    assert b"-90%/" not in local.get(files.done) + local.get(files.records)
+    assert test.stem == f"test-{json.loads(local.get(files.done))['test']}"
+    for row in json.loads(test.read_bytes())["records"]:
+        assert set(row["splits"]) == {"-90%/in", "-90%/out"}
+
+
+def test_test_numbers_are_of_the_run_that_finished_first(local):
+    job = tiny_job("ERM")
+    run_job(job, local)
+    before = finished(local, job)
+    late = [{"step": 6, "splits": {"-90%/in": {"accuracy": 1.0}}}]
+    assert not Result.of("done", 6, late, ["-90%/in"]).write(local, job.id)
+    assert len(list(local.root.glob("jobs/*/test-*.json"))) == 2
+    assert finished(local, job) == before
+    for path in local.root.glob("jobs/*/test-*.json"):
+        path.unlink()
+    with pytest.raises(StoreError, match=r"test-\w+\.json is missing; remove jobs/\w+/done\.json and run"):
+        finished(local, job)
+
+
+def test_checkpoints_from_before_test_numbers_lay_apart_are_continued(local, tmp_path, monkeypatch):
+    job, whole = tiny_job("IRM"), LocalStore(tmp_path / "whole")
+    run_job(job, whole)
+    made = iter(range(9))
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "apart", lambda rows, tests: (rows, []))
+        patch.setattr(run, "CHECKPOINT_FORMAT", 1)
+        run_job(job, local, should_stop=lambda: next(made) == 5)
+    assert b"-90%/" in local.get(JobFiles(job.id).records)
+    made = []
+    run_job(job, local, on_step=lambda step, _: made.append(step))
+    assert made == [6]
+    for key in (JobFiles(job.id).done, JobFiles(job.id).records):
+        assert local.get(key) == whole.get(key)
 
 
 def test_a_recorded_accuracy_is_that_of_the_saved_weights(local):
