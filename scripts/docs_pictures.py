@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import shiftbed
-from shiftbed.accuracy.study import study
+from shiftbed.accuracy.study import judge_methods
 from shiftbed.accuracy.sweep import predict_sweep
 from shiftbed.audit.pretraining import run_study
 from shiftbed.audit.subject import Subject
@@ -68,7 +68,7 @@ def results(folder: Path, steps: int = 200, trials: int = 2, values: tuple[float
     if not (folder / ACCURACY / "changes.json").exists():
         for name in algorithms[: 2 * trials]:
             shiftbed.train("RotatedDigits", name, "75", folder / "models", steps=steps)
-        study(folder / "models", folder / ACCURACY, changes=True)
+        judge_methods(folder / "models", folder / ACCURACY, changes=True)
     digits_only = Subject.read(folder)
     rotated = [task for task in digits_only.tasks if task.abouts[0]["dataset"] == "RotatedDigits"]
     run_study(Subject(str(folder), [task for task in rotated if task.tested in (("0",), ("45",), ("75",))]))

@@ -4,7 +4,10 @@
 
 Every folder of docs/results is a study: records of a sweep (parts, plans, times), or numbers as JSON. Nothing is
 trained or measured here. What a person found out about a study stands in the `notes.md` of its folder, and goes into
-the page.
+the page. Records come from where they were made as bundles, in as many sittings as it takes:
+
+    shiftbed compact DIR && shiftbed bundle DIR --metrics accuracy,count --out study.zip
+    shiftbed merge study.zip --out docs/results/NAME
 """
 
 import io
@@ -47,6 +50,11 @@ A cell is the mean of n trials, each chosen from the draws of its trial alone; Â
 with one trial there is none. A row in which a job is missing has no average. A number of ours *agrees* with a printed
 one if it is not farther from it than the printed error and its own together. Hours of a device are those in which at
 least one job of the study ran on it."""
+
+TAIL = """## 8. Speed
+
+[What an update costs](costs.md), by `python perf/algorithms.py`; [what arithmetic changes](precision.md), by
+`python scripts/precision.py`; the other scripts of `perf/` print their tables, and `perf/NOTES.md` keeps them."""
 
 
 @dataclass(frozen=True)
@@ -399,7 +407,7 @@ LADDER: list[Study] = [
 
 def page() -> str:
     """The whole page."""
-    text = "\n\n".join([HEAD, *(study.page() for study in LADDER)]) + "\n"
+    text = "\n\n".join([HEAD, *(study.page() for study in LADDER), TAIL]) + "\n"
     return text.replace(f"{ROOT}/", "")
 
 

@@ -238,6 +238,14 @@ def test_text_never_has_more_than_eighty_columns_and_loses_nothing(parts, corner
         assert letters.count(letter) == shown + repeated
 
 
+def test_neither_signs_nor_equations_are_broken():
+    grid = Grid(
+        "t", "c", "x", ["-90%", "emojione-mono"], [("row", [Entry("1"), Entry("2")])], ["a" * 74 + " n = 9 − 1."]
+    )
+    lines = grid_text(grid).splitlines()
+    assert any("-90%" in line for line in lines) and "n = 9 − 1." in lines
+
+
 def test_a_long_first_column_does_not_push_the_others_over_the_edge():
     # Seven columns of 16 need twice the 60 that are left beside 20, but four of them do not fit into 60.
     grid = Grid("t", "c", "x" * 20, [f"{n}" * 14 for n in range(7)], [("row", [Entry("1" * 14)] * 7)])
@@ -249,7 +257,9 @@ def test_many_algorithms_are_compared_with_erm_in_few_words():
     made = {name: place / 10 for place, name in enumerate(["ERM", *names])}
     jobs = [record(name, d, t, 0, 0.9, test) for name, test in made.items() for d in DOMAINS for t in range(4)]
     (note,) = (note for note in table_of(jobs).notes() if note.startswith("Against ERM"))
-    assert note.startswith("Against ERM, in points (permutation test of pairs of trial and domain; n = 12 unless said, p")
+    assert note.startswith(
+        "Against ERM, in points (permutation test of pairs of trial and domain; n = 12 unless said, p"
+    )
     assert "A8 +90.0 (p = 0.00" in note and note.index("A8 ") < note.index("A0 ")
     few = [job for job in jobs if job.description["algorithm"] in ("ERM", "A0")]
     (note,) = (note for note in table_of(few).notes() if note.startswith("Against ERM"))

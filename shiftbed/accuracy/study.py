@@ -27,7 +27,7 @@ Progress = Callable[[str, int, int], None]
 Change = Callable[[Outputs], Outputs]
 
 
-def study(
+def judge_methods(
     runs: str | Path,
     out: str | Path,
     *,
@@ -70,7 +70,7 @@ def study(
         write_json(made["changes"], Path(out) / "changes.json")
         pictures.changes(made["changes"], Path(out) / "changes.png")
     if others:
-        made["beside"] = studies.beside_table(found.varying(), others)
+        made["beside"] = _finite(studies.beside_table(found.varying(), others))
         write_json(made["beside"], Path(out) / "beside.json")
         differences = studies.change_table(found.varying(), others, by_group=True)
         pictures.changes(differences, Path(out) / "beside.png")
@@ -228,6 +228,7 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
         "images per group": studies.size_table(scores),
         "images per group against error": studies.size_effect(scores),
     }
+    made = _finite(made)
     write_json(made, out / "study.json")
     write_json(scores.as_json(), out / SCORES)
     write_points(scores, out / "points.csv")
@@ -241,6 +242,15 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
     if "frechet-distance" in scores.values:
         pictures.accuracy_by_distance(scores, out / "distance.png", scores.classifiers[0])
     return made
+
+
+def _finite(value: Any) -> Any:
+    """What JSON can hold: a correlation that is not defined is nothing."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def write_points(scores: studies.Scores, path: Path) -> None:

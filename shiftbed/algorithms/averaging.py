@@ -111,7 +111,8 @@ class SWAD(Averaging):
 
     Departures from the paper, as in its code: segments shortly before the first minimum belong to the valley if the
     losses at both of their ends are at or below the threshold. From its code: every iterate counts once (there the
-    first segments of the valley count twice, or not at all); the statistics of batch norms that are not frozen are
+    first segments of the valley count twice, or not at all), and none before the valley does (there some do when
+    training ends within a few evaluations of its start); the statistics of batch norms that are not frozen are
     recomputed from the last 16 minibatches of a segment, not from 500 fresh ones, which no algorithm is given.
 
     Attributes:

@@ -25,7 +25,8 @@ class ARM(ERM):
     the whole batch where that does not divide it.
 
     Departures from DomainBed: the context network is trained (there it is made after the optimizer, which never sees
-    it); groups are domains even where these differ in size.
+    it); groups are domains even where these differ in size; it sees images in [0, 1], which a pretrained network behind
+    it then normalises itself.
     """
 
     def __init__(

@@ -113,17 +113,19 @@ class CondCAD(DomainBottleneck):
         return same_class
 
 
-def supervised_contrast(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """How little of an example's softmax over all others lies on each one of its class, as a mean of −log.
+def supervised_contrast(
+    z: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | float = 0.5, temperature: float = 0.07
+) -> torch.Tensor:
+    """How little of an example's weighted softmax over all others lies on each one of its class, as a mean of −log.
 
-    Similarities are cosines at a temperature of 0.07. Small constants, DomainBed's, keep it finite: 1e-5 is added to
-    the sum below and to the share above, and 1 to the number of examples that have another of their class.
+    Similarities are cosines over a temperature. Small constants, DomainBed's, keep it finite: 1e-5 is added to the sum
+    below and to the share above, and 1 to the number of examples that have another of their class.
     """
     others = apart(y)
     positive = equal(y) & others
     z = F.normalize(z)
-    # Half the weight is of pairs within a domain, half of pairs across: equal weights, which matter beside 1e-5 only.
-    pulls = 0.5 * torch.exp(z @ z.T / 0.07) * others
+    # ADRMX gives pairs within a domain and across the weights of one half: equal ones, which matter beside 1e-5 only.
+    pulls = weights * torch.exp(z @ z.T / temperature) * others
     logs = torch.log(pulls / (pulls.sum(1, keepdim=True) + 1e-5) + 1e-5)
     counts = positive.sum(1)
     return -((logs * positive).sum(1) / counts.clamp(min=1)).sum() / ((counts > 0).sum() + 1)

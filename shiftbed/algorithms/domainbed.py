@@ -20,6 +20,7 @@ from torch import nn
 from shiftbed import networks
 from shiftbed.algorithms.adversarial import pull_within
 from shiftbed.algorithms.base import ERM, Algorithm
+from shiftbed.algorithms.contrastive import supervised_contrast
 from shiftbed.algorithms.robust import density_quantile
 from shiftbed.hashing import seed_hash
 
@@ -145,6 +146,20 @@ class Nonparametric:
         return density_quantile(self.data, float(q))
 
 
+class SupConLossLambda(nn.Module):
+    """A contrast with the examples of one's class, in which pairs within a domain weigh `lamda`, others the rest."""
+
+    def __init__(self, lamda: float = 0.5, temperature: float = 0.07) -> None:
+        super().__init__()
+        self.lamda, self.temperature = lamda, temperature
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor, domain_labels: torch.Tensor) -> torch.Tensor:
+        """The mean over all examples that have another of their class."""
+        within = domain_labels[:, None] == domain_labels
+        weights = self.lamda * within + (1 - self.lamda) * ~within
+        return supervised_contrast(features, labels, weights, self.temperature)
+
+
 def cross_entropy_weights(labels: Iterable[int]) -> torch.Tensor:
     """A weight for each example, so that every class weighs the same in all."""
     classes = np.asarray(list(labels))
@@ -157,6 +172,7 @@ misc = SimpleNamespace(
     MovingAverage=MovingAverage,
     Nonparametric=Nonparametric,
     ParamDict=ParamDict,
+    SupConLossLambda=SupConLossLambda,
     l2_between_dicts=l2_between_dicts,
     make_weights_for_balanced_classes=lambda dataset: cross_entropy_weights(int(y) for _, y in dataset),
     proj=proj,

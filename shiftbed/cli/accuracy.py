@@ -126,7 +126,7 @@ def accuracy_study(
     As in CIFAR-10-W's study: `--on CIFAR-10-W --source CIFAR-10/test`.
     """
     from shiftbed.accuracy.pictures import text_table
-    from shiftbed.accuracy.study import study
+    from shiftbed.accuracy.study import judge_methods
     from shiftbed.report.live import work_bar
     from shiftbed.training.device import find_runtime
 
@@ -134,7 +134,9 @@ def accuracy_study(
         with work_bar(console) as bar:
             where = find_runtime(device).device
             others = beside or []
-            return study(runs, out, on=on, source=source, changes=changes, beside=others, device=where, on_progress=bar)
+            return judge_methods(
+                runs, out, on=on, source=source, changes=changes, beside=others, device=where, on_progress=bar
+            )
 
     made = stoppable(work, "the same command")
     if as_json:

@@ -198,14 +198,14 @@ def _judge(
 ) -> None:
     """How well every method predicts, over small classifiers of several networks: corruptions it was not fitted on."""
     from shiftbed.accuracy.pictures import text_table
-    from shiftbed.accuracy.study import study
+    from shiftbed.accuracy.study import judge_methods
 
     path = out / ACCURACY / "study.json"
     if not path.exists():
         with SweepView(console) as view:
             sweep(list(classifiers), out / CLASSIFIERS, workers=workers, keep="final", on_change=view)
         with work_bar(console) as bar, one_thread(), threadpool_limits(1):
-            study(out / CLASSIFIERS, out / ACCURACY, on_progress=bar)
+            judge_methods(out / CLASSIFIERS, out / ACCURACY, on_progress=bar)
     rows = sorted(read_json(path)["mae, groups left out"], key=lambda row: row["all"])
     count = sum(request.draws for request in classifiers)
     say(f"Mean absolute error on {count} small classifiers, corruptions left out in turn, in points:")

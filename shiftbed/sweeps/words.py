@@ -175,7 +175,7 @@ def command_alone(job: Job, words: SweepWords, draws: int) -> str:
     flags += [("set", f"{name}={json.dumps(value)}") for name, value in words.set.items()]
     flags += [("group", ",".join(f"{name}={json.dumps(value)}" for name, value in one.items())) for one in words.group]
     flags += [("code", path) for path in words.code]
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in flags]
+    options = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags]
     return shlex.join(["shiftbed", "sweep", ",".join(words.datasets), *options])
 
 

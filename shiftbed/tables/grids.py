@@ -19,6 +19,7 @@ WIDTH = 80
 LONGEST_WORD = 16
 MISSING = "–"
 BEST, SECOND = 1, 2
+BREAKABLE = re.compile(r"(?<=[^\d\W])-(?=[^\d\W])")  # the hyphens after which textwrap breaks lines
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def grid_text(grid: Grid) -> str:
     """Text of at most 80 columns; many columns continue below. *Best* and _second_ are marked as here."""
     around = {BEST: "*", SECOND: "_", None: ""}
     cells = [[f"{around[e.place]}{e.text}{around[e.place]}" for e in entries] for _, entries in grid.rows]
-    words = [word for heading in grid.columns for word in heading.replace("-", "- ").split()]
+    words = [word for heading in grid.columns for word in BREAKABLE.sub("- ", heading).split()]
     widest = [*(len(text) for row in cells for text in row), *(min(len(word), LONGEST_WORD) for word in words), 1]
     width = 2 + min(max(widest), WIDTH // 2)
     first = min(max([1, len(grid.corner), *(len(name) for name, _ in grid.rows)]), WIDTH - width)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shiftbed.errors import StoreError
+from shiftbed.data import card
+from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.selection import SELECTIONS, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
@@ -134,7 +135,7 @@ class Setting:
         self.names |= {row["algorithm"]: row["algorithm"] for row in unfinished if row["algorithm"] not in known}
         columns = {column for task in tasks for column in reported_columns(task.abouts[0])}
         columns |= {column for row in unfinished for column in reported_columns({**self.about, **row})}
-        order = {split["domain"]: place for place, split in enumerate(self.about["splits"])}
+        order = {domain: place for place, domain in enumerate(_domains(tasks))}
 
         def place(domain: str) -> int:
             return order.get(domain, -1)
@@ -178,6 +179,15 @@ class Setting:
             se=self.se,
             folder=self.folder,
         )
+
+
+def _domains(tasks: Sequence[TaskRecords]) -> list[str]:
+    """The domains in the dataset's order: that of its card, or of the splits where it has none here."""
+    try:
+        known = list(card(tasks[0].abouts[0]["dataset"]).domains)
+    except ShiftbedError:
+        known = []
+    return list(dict.fromkeys([*known, *(split["domain"] for task in tasks for split in task.splits)]))
 
 
 def _missing(row: dict[str, Any]) -> MissingJob:

@@ -9,16 +9,17 @@ from typer.testing import CliRunner
 
 import shiftbed
 from shiftbed.accuracy import domains as made_domains
+from shiftbed.accuracy import pictures
 from shiftbed.accuracy.domains import corrupted, held_out, target
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.nearness import Surroundings
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.predict import predict_accuracy
-from shiftbed.accuracy.study import study
 from shiftbed.accuracy.unsure import least_sure
 from shiftbed.cli import app
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError, ShiftbedError
+from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.model import load
 from shiftbed.training.store import LocalStore
 
@@ -130,8 +131,8 @@ def test_the_models_of_a_sweep_are_predicted_beside_the_truth_and_once(run, few_
     (row,) = json.loads(found.stdout)
     alone = predict_accuracy(run, "RotatedDigits/75")
     assert (row["domain"], row["algorithm"], row["job"], row["method"]) == ("75", "ERM", run.name, "atc-mc")
-    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
-    tested = [split for name, split in records[-1]["splits"].items() if name.startswith("75/")]
+    (job,) = finished_jobs(LocalStore(folder))
+    tested = [split for name, split in job.rows[-1]["splits"].items() if name.startswith("75/")]
     right = sum(split["accuracy"] * split["count"] for split in tested) / sum(split["count"] for split in tested)
     assert row["true"] == pytest.approx(right)
     assert 0 <= row["low"] <= row["accuracy"] <= row["high"] <= 1
@@ -256,7 +257,9 @@ def test_a_run_that_does_not_know_its_data_asks_for_a_source(run, tmp_path):
         predict_accuracy(tmp_path, "RotatedDigits/75")
 
 
-def test_a_study_of_two_models_from_the_command_line(run, tmp_path, few_corruptions):
+def test_a_study_of_two_models_from_the_command_line(run, tmp_path, few_corruptions, monkeypatch):
+    for name in ("spread", "group_agreement", "errors_by_images", "errors_by_accuracy", "accuracy_by_distance"):
+        monkeypatch.setattr(pictures, name, lambda *_: None)  # they have a test of their own
     for place in range(2):
         (tmp_path / f"model-{place}").mkdir()
         for name in ("weights.safetensors", "job.json"):
@@ -270,10 +273,10 @@ def test_a_study_of_two_models_from_the_command_line(run, tmp_path, few_corrupti
     assert json.loads((tmp_path / "study" / "study.json").read_text()) == made
     assert (tmp_path / "study" / "scatter.png").exists()
     with pytest.raises(DataError, match="There are no weights"):
-        study(tmp_path / "study", tmp_path)
+        shiftbed.judge_methods(tmp_path / "study", tmp_path)
     about = json.loads((run / "job.json").read_text())
     (tmp_path / "model-1" / "job.json").write_text(json.dumps({**about, "trial": 1}))
     with pytest.raises(DataError, match="held out different images"):
-        study(tmp_path, tmp_path / "again")
+        shiftbed.judge_methods(tmp_path, tmp_path / "again")
     with pytest.raises(DataError, match="There is no study in"):
-        study(tmp_path, tmp_path / "again", beside=[tmp_path / "nowhere"])
+        shiftbed.judge_methods(tmp_path, tmp_path / "again", beside=[tmp_path / "nowhere"])

@@ -16,6 +16,14 @@ Z2 = torch.tensor([[1, 0], [2, 1], [0, 3], [2, 2]], dtype=torch.float64)
 Y1, Y2 = torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 0, 1])
 
 
+def test_arm_shows_images_to_its_context_network_as_they_are():
+    algorithm, batches, seen = build("ARM", shape=(3, 8, 8)), make_batches(0, shape=(3, 8, 8)), []
+    algorithm.context_net.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    algorithm.update(batches)
+    algorithm.eval().predict(batches.x)
+    assert len(seen) == 2 and all(torch.equal(images, batches.x) for images in seen)
+
+
 def test_arm_s_images_see_the_mean_context_of_their_domain():
     algorithm = build("ARM").eval()
     batches = make_batches(0, (2, 5, 3))

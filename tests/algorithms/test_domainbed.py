@@ -279,6 +279,16 @@ def test_quantiles_are_those_of_gaussian_kernels():
     assert float(distribution.icdf(torch.tensor(0.75))) == pytest.approx(1.01790505)
 
 
+def test_the_contrast_weighs_pairs_within_and_across_domains():
+    directions = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.6, 0.8], [3.0, 0.0]], dtype=torch.float64)
+    labels, domains = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 1, 1])  # the last has no other of its class
+    found = misc.SupConLossLambda(lamda=0.25, temperature=1.0)(directions, labels, domains)
+    cosines = np.array([[0.0, 0.6, 1.0], [0.0, 0.8, 0.0], [0.6, 0.8, 0.6]])  # with all others, its class first
+    pulls = np.array([[0.25, 0.75, 0.75], [0.25, 0.75, 0.75], [0.75, 0.75, 0.25]]) * np.exp(cosines)
+    logs = np.log(pulls[:, :2] / pulls.sum(1, keepdims=True))
+    assert float(found) == pytest.approx(-logs.mean(1).sum() / (3 + 1), abs=1e-4)
+
+
 def test_weights_balance_the_classes():
     weights = misc.make_weights_for_balanced_classes([(None, 0), (None, 0), (None, 1)])
     assert weights.tolist() == [0.25, 0.25, 0.5]

@@ -1,6 +1,9 @@
 """Made sweeps on disk: real jobs with made records, so that an audit has something to read in a moment."""
 
+import csv
+
 import numpy as np
+from PIL import Image
 
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.plan import Request, plan, remember_plan
@@ -30,6 +33,25 @@ def write_sweep(
         store.put_atomic(JobFiles(job.id).job, canonical(job.describe()))
         Result.of("done", 200, rows, [split.name for split in job.task.of_role("test")]).write(store, job.id)
     return store
+
+
+def write_pictures(place):
+    """A folder of pictures, three domains with two classes each, and a manifest of them."""
+    random, folder, manifest = np.random.default_rng(0), place / "pictures", place / "listed.csv"
+    rows = []
+    for domain in ("one", "three", "two"):
+        for label in ("cat", "dog"):
+            (folder / domain / label).mkdir(parents=True)
+            for number in range(12):
+                path = folder / domain / label / f"{number}.png"
+                cells = Image.fromarray(random.integers(0, 256, (6, 6, 3), np.uint8))
+                cells.resize((48, 48), Image.Resampling.BICUBIC).save(path)
+                rows.append({"path": path.relative_to(place), "class": label, "domain": domain})
+    with manifest.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder, manifest
 
 
 def made_row(job, step, level, random):

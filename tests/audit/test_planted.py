@@ -1,20 +1,17 @@
 """Leaks that a foreign script plants in files are found; clean sweeps raise no alarm."""
 
-import csv
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from shiftbed.audit.verbs import audit_sweep
 from shiftbed.data.prepare import prepare
 from shiftbed.tables import read_tables, render
-from tests.audit.made_sweeps import write_sweep
+from tests.audit.made_sweeps import write_pictures, write_sweep
 
 SCRIPT = Path(__file__).with_name("plant_leaks.py")
 
@@ -81,28 +78,11 @@ def test_a_winner_chosen_by_test_accuracy_is_found(sweep):
     assert {row["algorithm"] for row in grid.data} == {"CORAL"}
 
 
-def texture(random):
-    """A smooth picture: noise of a few cells, enlarged."""
-    return Image.fromarray(random.integers(0, 256, (6, 6, 3), np.uint8)).resize((48, 48), Image.Resampling.BICUBIC)
-
-
 @pytest.fixture
 def images(tmp_path, monkeypatch):
     """A folder of pictures: three domains, two classes, and a manifest of them."""
     monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "root"))
-    random, folder = np.random.default_rng(0), tmp_path / "pictures"
-    rows = []
-    for domain in ("one", "three", "two"):
-        for label in ("cat", "dog"):
-            (folder / domain / label).mkdir(parents=True)
-            for number in range(12):
-                path = folder / domain / label / f"{number}.png"
-                texture(random).save(path)
-                rows.append({"path": path.relative_to(tmp_path), "class": label, "domain": domain})
-    with (tmp_path / "listed.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    folder, _ = write_pictures(tmp_path)
     return folder
 
 

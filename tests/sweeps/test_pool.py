@@ -207,7 +207,7 @@ def test_a_failing_job_stops_no_other_and_is_tried_again(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 1
     assert "1 job done" in ended.stdout and "RuntimeError in mine.py line 10: no luck" in ended.stdout
-    assert ended.stderr.strip() == "shiftbed: 1 job failed; the same command tries again."
+    assert ended.stderr.splitlines()[-1] == "shiftbed: 1 job failed; the same command tries again."
     status = sweep_status(LocalStore(tmp_path / "sweep"))
     assert (status.count("done"), status.count("failed")) == (1, 1)
     code.write_text(FAILING.replace("constant(True)", "constant(False)"))

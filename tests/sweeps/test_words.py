@@ -124,7 +124,14 @@ def test_a_job_of_a_sweep_as_a_command(monkeypatch):
 def test_a_job_that_train_has_no_words_for_is_a_sweep_of_one(monkeypatch):
     words = sweep_words(
         {"datasets": "EmojiStyles", "algorithms": "ERM,IRM", "protocol": "leave-one-domain-out-grouped", "out": "x"}
-        | {"test": "twemoji,emojione", "set": "lr=1e-3", "code": ["a.py", "b.py"], "budget": "1h", "steps": 7}
+        | {
+            "test": "twemoji,emojione",
+            "set": "lr=1e-3",
+            "code": ["a.py", "b.py"],
+            "budget": "1h",
+            "steps": 7,
+            "blind": True,
+        }
     )
     job = make_plan(replace(words.request(), draws=2))[-1]
     assert train_command(job, words.out) is None
