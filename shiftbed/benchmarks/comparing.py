@@ -91,7 +91,8 @@ def compare(benchmark: Benchmark, part: SweepPart, table: Table) -> Grid:
             differs[row]["source"] = part.published.differs
     title = f"{benchmark.name}, {part.name}: {table.title}"
     spread = DESIGNS[part.search.design].spread
-    caption = f"{table.selection.name}: ours and the paper's, mean ± {spread}"
+    counts = " or ".join(map(str, sorted({number.estimate.n for number in shown if number.estimate}))) or "0"
+    caption = f"{table.selection.name}: ours (n = {counts}) and the paper's, mean ± {spread}"
     return beside(benchmark, part, title, caption, shown, differs, spread, table.notes())
 
 
@@ -240,7 +241,7 @@ def _printed(cell: Cell | None) -> str:
 def _signed(gap: tuple[float, float | None] | None, decimals: int) -> str:
     if gap is None:
         return MISSING
-    return f"{gap[0]:+.{decimals}f}" + ("" if gap[1] is None else f" ±{gap[1]:.{decimals}f}")
+    return f"{gap[0]:+z.{decimals}f}" + ("" if gap[1] is None else f" ±{gap[1]:.{decimals}f}")
 
 
 def _row(

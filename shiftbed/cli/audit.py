@@ -54,6 +54,8 @@ def audit(
     from shiftbed.audit.subject import Subject
     from shiftbed.audit.verbs import audit_sweep
     from shiftbed.report.live import SweepView, work_bar
+    from shiftbed.sweeps.blind import is_sealed
+    from shiftbed.training.store import LocalStore
 
     if blind and run:
         raise ShiftbedError("A blind audit uses no accuracy on test domains, which --run measures; leave one out.")
@@ -74,4 +76,7 @@ def audit(
         print(json.dumps(found.as_dict()))
         return
     print(found.text(details=not brief))
-    next_command(*([] if run else [f"shiftbed audit {folder} --run"]), f"shiftbed tables {folder}")
+    if is_sealed(LocalStore(folder)):
+        next_command(f"shiftbed unblind {folder}")
+    else:
+        next_command(*([] if run else [f"shiftbed audit {folder} --run"]), f"shiftbed tables {folder}")

@@ -145,8 +145,8 @@ def sweep(
 
     Raises:
         StoreError: The sweep is to be blind and has finished jobs.
-        ShiftbedError: The sweep is blind, and a search would choose by test numbers.
-        ShiftbedError: A name is unknown, or none of the jobs has an id that was asked for.
+        ShiftbedError: A name is unknown, none of the jobs has an id that was asked for, or a blind search would choose by
+            test numbers.
     """
     for path in code:
         load_code(Path(path))
@@ -155,10 +155,10 @@ def sweep(
     asked = {"precision": precision or default_precision(runtimes[0])}
     requests = [request] if isinstance(request, Request) else request
     requests = [replace(one, fields={**asked, **one.fields}) for one in requests]
-    if blind:
-        seal(store)
-    if is_sealed(store):
+    first = _by_design(requests, plan, only)
+    if blind or is_sealed(store):
         _refuse_looks(requests)
+        seal(store)
     paths = [Path(path) for path in code]
 
     def run(jobs: dict[str, list[Job]]) -> Progress:
@@ -167,7 +167,7 @@ def sweep(
         executor = _executor(on, store, paths, keep, runtimes, workers, jobs_per_device, address)
         return executor.run([job for members in jobs.values() for job in members], on_change)
 
-    progress = run(_by_design(requests, plan, only))
+    progress = run(first)
     winners = _by_design(requests, lambda one: second_stage(one, store), only)
     progress = progress.joined(run(winners)) if winners else progress
     if only and not progress.jobs:

@@ -1,7 +1,7 @@
 """Derived records: several jobs as one model, by the sum of their logits (EoA) or the mean of their weights (DiWA)."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,13 +153,6 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
         found = [estimates[name, column] for name in table.algorithms]
         texts = [MISSING if one is None else _text(one, mark) for one in found]
         columns[column] = placed(texts, [None if one is None else one.mean for one in found])
-    tested: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (name, column), found in cells.items():
-        for one in found:
-            tested.setdefault((name, one.jobs), []).append(f"{column[1] or 'all'} ({one.count} images)")
-    named = [f"{name} on {', '.join(domains)}: {', '.join(jobs)}." for (name, jobs), domains in tested.items()]
-    if len(named) > NAMED:
-        named[NAMED:] = [f"The members of {len(named) - NAMED} more are in the formats csv and json."]
     sizes = sorted({len(one.jobs) for found in cells.values() for one in found})
     return Grid(
         title=table.title,
@@ -168,7 +161,10 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
         corner="algorithm",
         columns=[table.heading(column) for column in columns],
         rows=[(name, [columns[column][row] for column in columns]) for row, name in enumerate(table.algorithms)],
-        notes=[*([f"{mark} Oracle: the members were chosen with the test domain's labels."] if mark else []), *named],
+        notes=[
+            *([f"{mark} Oracle: the members were chosen with the test domain's labels."] if mark else []),
+            *_members_named(cells),
+        ],
         data=[
             {
                 "dataset": table.dataset,
@@ -186,6 +182,18 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
             for one in found
         ],
     )
+
+
+def _members_named(cells: Mapping[tuple[str, Any], Sequence[Derived]]) -> list[str]:
+    """The jobs that became one model, with the domains that it was tested on; the first few."""
+    domains: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (name, column), found in cells.items():
+        for one in found:
+            domains.setdefault((name, one.jobs), []).append(f"{column[1] or 'all'} ({one.count} images)")
+    named = [f"{name} on {', '.join(tested)}: {', '.join(jobs)}." for (name, jobs), tested in domains.items()]
+    if len(named) > NAMED:
+        named[NAMED:] = [f"The members of {len(named) - NAMED} more are in the formats csv and json."]
+    return named
 
 
 def _members(table: Table, algorithm: str, tested: Tested, kind: str) -> list[Any]:

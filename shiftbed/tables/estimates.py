@@ -74,13 +74,13 @@ class Comparison:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.difference:+.1f} (p = {self.p:.2g}, n = {self.n})"
+        return f"{self.difference:+z.1f} (p = {self.p:.2g}, n = {self.n})"
 
     def in_short(self, usual: int, chance: float) -> str:
         """The same in few words: p where it is below chance, n where it is not the usual."""
         words = [f"p = {self.p:.2g}"] if self.p < chance else []
         words += [f"n = {self.n}"] if self.n != usual else []
-        return f"{self.difference:+.1f}" + (f" ({', '.join(words)})" if words else "")
+        return f"{self.difference:+z.1f}" + (f" ({', '.join(words)})" if words else "")
 
 
 def paired_permutation_test(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Comparison | None:

@@ -40,7 +40,7 @@ def improvement_grid(table: Table) -> Grid:
         if (test, name) not in gains:
             return Entry(MISSING)
         error = gains[test, name]["standard_error"]
-        return Entry(f"{gains[test, name]['improvement']:+.1f}{mark}" + ("" if error is None else f" ±{error:.1f}"))
+        return Entry(f"{gains[test, name]['improvement']:+z.1f}{mark}" + ("" if error is None else f" ±{error:.1f}"))
 
     return Grid(
         title=table.title,
