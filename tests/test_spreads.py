@@ -163,7 +163,8 @@ def test_the_variance_study_by_hand():
     assert row["epoch"] == pytest.approx((math.sqrt(200) + 0) / 2), "over the last two records, mean over trials"
     assert row["seed"] == pytest.approx(math.sqrt(50))
     assert row["gap"] == pytest.approx(((60 - 40) + (50 - 50)) / 2)
-    assert "†" in " ".join(grid.notes)
+    assert "†" in " ".join(grid.notes) and "last 2 records" in grid.notes[0]
+    assert "last 3 records" in variance_grid(table_of(jobs)).notes[0], "there are no more"
     (row,) = variance_grid(table_of(jobs), last=2).data
     assert row["gap"] == pytest.approx(((60 - 40) + (50 - 50)) / 2), "the best record of each job, by the test domain"
 

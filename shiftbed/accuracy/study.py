@@ -236,7 +236,8 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
     pictures.spread(scores, out / "spread.png")
     if made["groups"]:
         pictures.group_agreement(made["groups"], out / "groups.png")
-    pictures.errors_by_images(made["images per group"], out / "images.png")
+    if len({row["images"] for row in made["images per group"]}) > 2:  # corruptions have equally many
+        pictures.errors_by_images(made["images per group"], out / "images.png")
     for name in [name for name in ("ms-aol", "atc-mc") if name in scores.values][:1]:
         pictures.errors_by_accuracy(scores, out / "errors.png", name)
     if "frechet-distance" in scores.values:

@@ -126,7 +126,7 @@ def accuracy_study(
     As in CIFAR-10-W's study: `--on CIFAR-10-W --source CIFAR-10/test`.
     """
     from shiftbed.accuracy.pictures import text_table
-    from shiftbed.accuracy.study import judge_methods
+    from shiftbed.accuracy.study import judge_methods, weight_folders
     from shiftbed.report.live import work_bar
     from shiftbed.training.device import find_runtime
 
@@ -153,4 +153,4 @@ def accuracy_study(
         said = text_table(made["beside"])
         console.print(f"Beside other studies:\n{said}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"All tables and pictures: {out}", highlight=False, soft_wrap=True)
-    next_command(f"shiftbed predict {runs} --on FOLDER")
+    next_command(f"shiftbed predict {weight_folders(runs)[0]} --on FOLDER")

@@ -128,6 +128,7 @@ def disk_bytes(jobs: Iterable[Job]) -> int:
     total = 0
     for (dataset, _), some in kinds(jobs).items():
         known, recipe = card(dataset), some[0].recipe
-        rows = math.ceil(recipe.steps / recipe.evaluate_every) * (len(known.domains) + 1)
-        total += len(some) * (OTHER_BYTES + 2 * rows * (SPLIT_BYTES + CLASS_BYTES * len(known.classes)))
+        # One split of every training domain, in the records and in the result, and two of a test domain.
+        splits = math.ceil(recipe.steps / recipe.evaluate_every) * 2 * len(known.domains)
+        total += len(some) * (OTHER_BYTES + splits * (SPLIT_BYTES + CLASS_BYTES * len(known.classes)))
     return total

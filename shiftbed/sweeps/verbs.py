@@ -145,8 +145,8 @@ def sweep(
 
     Raises:
         StoreError: The sweep is to be blind and has finished jobs.
-        ShiftbedError: A name is unknown, none of the jobs has an id that was asked for, or a blind search would choose by
-            test numbers.
+        ShiftbedError: A name is unknown, none of the jobs has an id that was asked for, or a search of a blind sweep
+            would choose by test numbers.
     """
     for path in code:
         load_code(Path(path))

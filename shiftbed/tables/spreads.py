@@ -242,7 +242,8 @@ def variance_grid(source: Table, oracle: Table | None = None, last: int = LAST_R
         columns=["epoch", "seed", f"gap{ORACLE_MARK}"],
         rows=rows,
         notes=[
-            f"epoch: over the last {last} records of a job; seed: over trials (both with divisor n − 1); gap: what "
+            f"epoch: over the last {min(last, _records(source))} records of a job; seed: over trials (both with "
+            "divisor n − 1); gap: what "
             f"{'the best record' if oracle is None else oracle.selection.name + ' selection'}{ORACLE_MARK}, for which "
             "the test domain's labels are needed, would gain."
         ],
@@ -274,6 +275,12 @@ def variances(
         label: statistics.fmean(found) if found else None
         for label, found in (("epoch", epochs), ("seed", seeds), ("gap", gaps))
     }
+
+
+def _records(table: Table) -> int:
+    """How many records the chosen jobs have at most."""
+    tasks = [one.task for cells in table.chosen.values() for trials in cells.values() for one in trials.values()]
+    return max((int((task.steps >= 0).sum(axis=1).max()) for task in tasks), default=0)
 
 
 def _known(trials: Mapping[int, Chosen], domain: str) -> dict[int, float]:

@@ -29,10 +29,10 @@ def test_the_study_runs_beside_the_sweep_and_is_not_run_again(tmp_path):
     rows = study["tables"][0]["rows"]
     assert [row["frozen"] for row in rows if "frozen" in row] == [0, 1, 2, 3]
     assert {row["measure"] for row in rows if "measure" in row} == {"relative gap", "slope", "distance"}
-    trained = {path: path.stat().st_mtime_ns for path in (folder / "audit").rglob("*.json")}
+    trained = {path: path.stat().st_mtime_ns for path in (folder / "audit" / "jobs").rglob("*.json")}
     again = CliRunner().invoke(app, command)
     assert json.loads(again.output.splitlines()[-1])["findings"] == found["findings"]
-    assert {path: path.stat().st_mtime_ns for path in (folder / "audit").rglob("*.json")} == trained
+    assert {path: path.stat().st_mtime_ns for path in (folder / "audit" / "jobs").rglob("*.json")} == trained
 
 
 @pytest.mark.slow
