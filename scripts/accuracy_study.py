@@ -29,7 +29,7 @@ CLASSIFIERS = (  # the longest last
     *("cifar-resnet18", "cifar-vgg13", "cifar-mobilenetv2", "cifar-preact-resnet18", "cifar-vgg16", "cifar-senet18"),
     *("cifar-shufflenetv2-1.5", "cifar-repvgg-a0", "cifar-resnet44", "cifar-vgg11", "cifar-vgg19", "cifar-resnet34"),
 )
-EPOCHS, BATCH, RATE, DECAY, WARM_UP = 14, 512, 0.3, 5e-4, 0.2
+EPOCHS, BATCH, RATE, DECAY, WARM_UP = 14, 512, 0.1, 5e-4, 0.2
 PER_FILE = 4  # classifiers: 16 MB
 
 

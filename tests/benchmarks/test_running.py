@@ -230,8 +230,8 @@ def with_classifiers(tmp_path_factory):
     (path / "mine.yaml").write_text(OF_ACCURACY)
     store = LocalStore(path / "out" / "classifiers")
     how = recipe("quick", "RotatedDigits", steps=30, evaluate_every=30)
-    for trial in range(2):
-        run_job(make_job("RotatedDigits", "ERM", LeaveOut(("75",)), how, trial=trial), store, keep="final")
+    for draw in range(2):
+        run_job(make_job("RotatedDigits", "ERM", LeaveOut(("75",)), how, draw=draw), store, keep="final")
     run_job(tiny_job("ERM"), store, keep="final")
     return path
 
@@ -250,7 +250,7 @@ def test_a_benchmark_of_accuracy_predicts_what_its_classifiers_reach(with_classi
     assert set(rows) == {(name, where) for name in ("ATC-MC", "doc", "MS-AoL") for where in ("near", "far", "")}
     jobs = list(finished_jobs(LocalStore(with_classifiers / "out" / "classifiers")))
     (first,) = (
-        job.id for job in jobs if job.description["trial"] == 0 and job.description["dataset"] != "ColoredDigits"
+        job.id for job in jobs if job.description["draw"] == 0 and job.description["dataset"] != "ColoredDigits"
     )
     model = shiftbed.load(with_classifiers / "out" / "classifiers" / "jobs" / first)
     confidences, accuracies = [], []
