@@ -268,7 +268,7 @@ def test_the_standard_error_is_the_spread_over_samples():
 
 def test_an_interval_that_is_too_wide_to_conclude_from_says_so():
     few, many = (take("a-distance", *pair(0.5, n=n), FEW)[0] for n in (40, 1200))
-    assert "the interval is too wide to conclude anything; measure more examples" in few.notes
+    assert any(note.startswith("the interval is too wide to conclude") for note in few.notes)
     assert many.notes == ()
 
 

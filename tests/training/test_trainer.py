@@ -65,13 +65,15 @@ def test_modes_and_random_numbers_of_updates_and_evaluations():
     updates = [entry for entry in seen if entry[0] == "update"]
     assert all(training for _, training, *_ in updates)
     assert len({draws for entry in updates for draws in entry[2:]}) == 9, "every step draws anew"
-    evaluation = [entry for entry in seen if entry[0] == "predict"]
-    assert evaluation and not any(training for _, training, _ in evaluation)
+    modes = [training for what, training, *_ in seen if what == "predict"]
+    draws = [draw for what, training, draw, *_ in seen if what == "predict" and not training]
+    evaluated = len(modes) - len(updates)
+    assert evaluated > 0 and modes == [True, True, *[False] * evaluated, True], "updates predict too, while training"
     again = Trainer(tiny_job("Watching"))
     seen.clear()
     again.step = 2
     again.evaluate()
-    assert [entry[2] for entry in seen] == [entry[2] for entry in evaluation], "evaluation draws are the step's own"
+    assert [entry[2] for entry in seen] == draws, "evaluation draws are the step's own"
 
 
 def test_the_optimizer_takes_the_drawn_values():
