@@ -16,6 +16,7 @@ from shiftbed.accuracy.domains import corrupted, held_out, of_dataset
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.predict import DIRECT
+from shiftbed.data.corruptions import SEVERITIES
 from shiftbed.errors import DataError
 from shiftbed.training.model import Model, job_of, load
 from shiftbed.training.store import LocalStore, read_json, write_json
@@ -33,6 +34,7 @@ def judge_methods(
     *,
     on: str | None = None,
     source: str | None = None,
+    severities: Sequence[int] = SEVERITIES,
     changes: bool = False,
     beside: Sequence[str | Path] = (),
     device: str = "cpu",
@@ -48,6 +50,7 @@ def judge_methods(
         on: A dataset of labelled domains; by default the source's images under corruptions.
         source: A labelled dataset (or DATASET/DOMAIN) that no model was trained on; by default what all runs, of one
             dataset and trial, held out.
+        severities: Of the corruptions.
         changes: Judge the methods also on fewer images and without some classes; takes as long for each.
         beside: Folders of other studies to compare with: another testbed, training set or image size, other models.
         device: Where models predict.
@@ -60,7 +63,7 @@ def judge_methods(
     folders = weight_folders(runs)
     if not folders:
         raise DataError(f"There are no weights in {runs}; `shiftbed train` keeps them.")
-    pool = Pool(folders, () if on is None else (on,), source, device, on_progress)
+    pool = Pool(folders, () if on is None else (on,), source, device, on_progress, severities)
     found = pool.scores()
     made = write_study(found, Path(out), pool.scores(methods=DIRECT, calibrated=True))
     if changes:
@@ -105,6 +108,7 @@ class Pool:
         source: A labelled dataset, or DATASET/DOMAIN, that no model was trained on; None is what the first held out.
         device: Where models predict.
         on_progress: Called with what is being done, how much is done, and how much there is.
+        severities: Of the corruptions.
 
     Attributes:
         classes: The names of the classes.
@@ -115,7 +119,13 @@ class Pool:
     """
 
     def __init__(
-        self, folders: Sequence[Path], on: Sequence[str], source: str | None, device: str, on_progress: Progress
+        self,
+        folders: Sequence[Path],
+        on: Sequence[str],
+        source: str | None,
+        device: str,
+        on_progress: Progress,
+        severities: Sequence[int] = SEVERITIES,
     ) -> None:
         models = [load(folder / WEIGHTS, device) for folder in folders]
         self.classes, self.names = models[0].classes, _names(models)
@@ -124,7 +134,7 @@ class Pool:
                 both = f"{', '.join(self.classes)}; {', '.join(model.classes)}"
                 raise DataError(f"The models in {folders[0]} and {folder} have other classes: {both}.")
         self._source = next(of_dataset(source, self.classes)) if source else _held_out_by_all(folders)
-        self._domains = self._labelled(on) if on else corrupted(self._source)
+        self._domains = self._labelled(on) if on else corrupted(self._source, severities=severities)
         self._extract = [Extractor(model, LocalStore(folder)) for model, folder in zip(models, folders, strict=True)]
         self._predicted = _predictions(self._extract, [self._source, *self._domains], on_progress)
         self._on_progress = on_progress

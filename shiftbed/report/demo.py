@@ -1,6 +1,6 @@
 """`shiftbed demo`: the whole story on built-in data, with real training; interrupted, it continues."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from shiftbed.training.store import LocalStore
 ALGORITHMS = ("ERM", "CORAL", "GroupDRO", "IRM", "Mixup")
 THREE = ("training-domain-validation", "domain-cross-validation", "oracle")
 STYLES = ("noto-v1", "emojione-mono")
-SHORT = {"steps": 120, "evaluate_every": 60}
+SHORT = {"steps": 90, "evaluate_every": 45}
 CLASSIFIERS = "classifiers"
 LOG = "demo.log"
-IMAGES = 250  # held-out ones that predictors are fitted on: enough for a demo
+IMAGES = 150  # held-out ones that predictors are fitted on: enough for a demo
+SEVERITIES = (3,)  # of their corruptions, likewise
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,12 @@ class Story:
         shifts: By dataset, how its shift is measured.
         digits: The sweep of digits.
         emoji: The sweep of emoji, whose weights are kept for predictions.
-        severities: Of the corruptions that predictors are fitted on.
         classifiers: Small ones of several networks, whose accuracy all methods predict.
     """
 
     shifts: Mapping[str, Mapping[str, Any]]
     digits: Request
     emoji: Request
-    severities: tuple[int, ...]
     classifiers: tuple[Request, ...] = ()
 
 
@@ -60,7 +59,6 @@ FULL = Story(
     },
     digits=Request("ColoredDigits", ALGORITHMS, draws=2, trials=2, selections=THREE),
     emoji=Request("EmojiStyles", ALGORITHMS, draws=2, trials=2, test_domains=STYLES),
-    severities=(1, 3),
     classifiers=tuple(
         Request("RotatedDigits", "ERM", draws=4, test_domains=("75",), fields={**SHORT, "network": network})
         for network in ("small", "mlp", "mlp-390")
@@ -74,10 +72,9 @@ FAST = Story(
         draws=2,
         test_domains=("-90%",),
         selections=THREE,
-        fields={"steps": 120, "evaluate_every": 40},
+        fields=SHORT,
     ),
     emoji=Request("EmojiStyles", ALGORITHMS, test_domains=STYLES, fields=SHORT),
-    severities=(3,),
 )
 
 
@@ -111,7 +108,7 @@ def demo(out: Path, workers: int | None, console: Console, story: Story = FULL) 
     console.rule("4. How well will a model do where nobody has labels?")
     _predict(story, out, console, say)
     if story.classifiers:
-        _judge(story.classifiers, out, workers, console, say)
+        _judge(story, out, workers, console, say)
     console.rule("5. The page")
     from shiftbed.report.page import write_page
 
@@ -187,15 +184,13 @@ def _predict(story: Story, out: Path, console: Console, say: Callable[[str], Non
     from shiftbed.report.figures_drawn import predictions as picture
 
     with work_bar(console) as bar, one_thread(), threadpool_limits(1):  # small sums: threads would only wait
-        rows = predict_sweep(out, severities=story.severities, images=IMAGES, on_progress=bar)
+        rows = predict_sweep(out, severities=SEVERITIES, images=IMAGES, on_progress=bar)
     for line in summary(rows):
         say(line)
     say(f"The picture: {picture(rows, out / ACCURACY / 'predictions.png')}\n")
 
 
-def _judge(
-    classifiers: Sequence[Request], out: Path, workers: int | None, console: Console, say: Callable[[str], None]
-) -> None:
+def _judge(story: Story, out: Path, workers: int | None, console: Console, say: Callable[[str], None]) -> None:
     """How well every method predicts, over small classifiers of several networks: corruptions it was not fitted on."""
     from shiftbed.accuracy.pictures import text_table
     from shiftbed.accuracy.study import judge_methods
@@ -203,10 +198,10 @@ def _judge(
     path = out / ACCURACY / "study.json"
     if not path.exists():
         with SweepView(console) as view:
-            sweep(list(classifiers), out / CLASSIFIERS, workers=workers, keep="final", on_change=view)
+            sweep(list(story.classifiers), out / CLASSIFIERS, workers=workers, keep="final", on_change=view)
         with work_bar(console) as bar, one_thread(), threadpool_limits(1):
-            judge_methods(out / CLASSIFIERS, out / ACCURACY, on_progress=bar)
+            judge_methods(out / CLASSIFIERS, out / ACCURACY, severities=SEVERITIES, on_progress=bar)
     rows = sorted(read_json(path)["mae, groups left out"], key=lambda row: row["all"])
-    count = sum(request.draws for request in classifiers)
+    count = sum(request.draws for request in story.classifiers)
     say(f"Mean absolute error on {count} small classifiers, corruptions left out in turn, in points:")
     say(text_table([{"method": row["method"], "error": row["all"]} for row in rows]) + "\n")

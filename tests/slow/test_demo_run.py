@@ -40,7 +40,7 @@ def test_the_fast_demo_continues_after_an_interruption_and_ends_with_the_page(tm
     assert again.returncode == 0, again.stderr
     assert all(path.read_bytes() == content for path, content in done.items()), "nothing was trained twice"
     log = (tmp_path / "demo" / "demo.log").read_text().splitlines()
-    pattern = r"(ColoredDigits|EmojiStyles) .* 120 steps  validation +[\d.]+ %  test +[\d.]+ %  [0-9a-f]{8}"
+    pattern = r"(ColoredDigits|EmojiStyles) .* 90 steps  validation +[\d.]+ %  test +[\d.]+ %  [0-9a-f]{8}"
     assert len(log) == len(set(log)) >= 40 and all(re.fullmatch(pattern, line) for line in log)
     page = tmp_path / "demo" / "report.html"
     assert str(page) in again.stdout and 10_000 < page.stat().st_size < 8e6
