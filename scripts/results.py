@@ -13,6 +13,7 @@ the page. Records come from where they were made as bundles, in as many sittings
 import io
 import json
 import runpy
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
@@ -58,7 +59,7 @@ TAIL = """## 8. Speed
 
 
 @dataclass(frozen=True)
-class Study:
+class Study(ABC):
     """One rung of the ladder, or a step of it.
 
     Attributes:
@@ -76,9 +77,9 @@ class Study:
         """Where its numbers are."""
         return ROOT / FOLDER / self.folder
 
+    @abstractmethod
     def sections(self) -> Iterator[str]:
         """The paragraphs that are about its numbers."""
-        raise NotImplementedError
 
     def page(self) -> str:
         """Its part of the page."""
