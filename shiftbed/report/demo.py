@@ -58,7 +58,14 @@ FULL = Story(
         "EmojiStyles": {"test": ["emojione-mono"], "size": 16},
     },
     digits=Request("ColoredDigits", ALGORITHMS, draws=2, trials=2, selections=THREE),
-    emoji=Request("EmojiStyles", ALGORITHMS, draws=2, trials=2, test_domains=STYLES),
+    emoji=Request(
+        "EmojiStyles",
+        ALGORITHMS,
+        draws=2,
+        trials=2,
+        test_domains=STYLES,
+        fields={"steps": 150, "evaluate_every": 50},
+    ),
     classifiers=tuple(
         Request("RotatedDigits", "ERM", draws=4, test_domains=("75",), fields={**SHORT, "network": network})
         for network in ("small", "mlp", "mlp-390")
