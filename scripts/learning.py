@@ -3,8 +3,9 @@
     python scripts/learning.py --mnist FOLDER [--store DIR] [--workers N]
 
 On RotatedDigits and EmojiStyles every algorithm is trained with five draws, the best of which must come within 8 points
-of ERM's best: draws that do not suit these small data may fail, all five may not. On OoD-Bench's ColoredMNIST, made
-from the IDX files in FOLDER, IRM and VREx must leave colour for shape, which ERM does not.
+of ERM's best: draws that do not suit these small data may fail, all five may not. What is further behind gets more
+draws, and the page says so. On OoD-Bench's ColoredMNIST, made from the IDX files in FOLDER, IRM and VREx must leave
+colour for shape, which ERM does not.
 """
 
 import argparse
@@ -19,18 +20,21 @@ import shiftbed
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import load
 from shiftbed.data.prepare import prepare
+from shiftbed.hashing import canonical
 from shiftbed.selection import JobRecords
+from shiftbed.sweeps.plan import plan
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.store import LocalStore
 
-DRAWS = 5
+DRAWS, MORE_DRAWS = 5, 20
+BEHIND = 0.08
 STEPS = 1000
 BATCH = 64  # DomainBed's default; with the 16 of `quick` gradients of one domain are mostly noise
 # What only tunes a part of the network cannot follow ERM from random weights.
 LEARNERS = [name for name in ALGORITHMS if name not in ("LinearProbe", "LPFT", "FrozenStages")]
 TESTS = {"RotatedDigits": "75", "EmojiStyles": "noto"}
 COLOURED, TESTED = "ColoredMNIST-OoD-Bench", "-90%"
-COLOUR_DRAWS = 20
+COLOUR_DRAWS, COLOUR_SEEDS = 10, 3
 # The default of a GPU, named so that the page can be written anywhere from its records; and OoD-Bench's own, since a
 # penalty of thousands times a small difference of risks suffers from rounding, and an MLP gains nothing from it.
 PRECISION, COLOUR_PRECISION = "bf16", "float32"
@@ -42,31 +46,45 @@ def last(job: JobRecords, role: str, part: str) -> float:
     return float(np.mean([job.rows[-1]["splits"][name]["accuracy"] for name in splits])) if job.rows else 0.0
 
 
-def best_of_draws(folder: Path, datasets: dict[str, str], workers: int | None) -> dict[tuple[str, str], float]:
-    """The best test accuracy of all draws, by dataset and algorithm: whether it can learn at all."""
-    for dataset, test in datasets.items():
-        fields = {"steps": STEPS, "evaluate_every": STEPS // 10}
-        overrides = {"batch_size": BATCH}
-        request = shiftbed.Request(
-            [dataset], LEARNERS, draws=DRAWS, test_domains=[test], fields=fields, overrides=overrides
-        )
-        shiftbed.sweep(request, folder, workers=workers, precision=PRECISION)
-    cells: dict[tuple[str, str], list[JobRecords]] = {}
+def best_of_draws(
+    folder: Path, dataset: str, algorithms: list[str], draws: int, workers: int | None
+) -> dict[str, float]:
+    """The best test accuracy of some draws, by algorithm: whether it can learn at all."""
+    fields = {"steps": STEPS, "evaluate_every": STEPS // 10, "precision": PRECISION}
+    overrides = {"batch_size": BATCH}
+    request = shiftbed.Request(
+        [dataset], algorithms, draws=draws, test_domains=[TESTS[dataset]], fields=fields, overrides=overrides
+    )
+    shiftbed.sweep(request, folder, workers=workers)
+    asked = {job.id for job in plan(request)}
+    best = dict.fromkeys(algorithms, 0.0)
     for job in finished_jobs(LocalStore(folder)):
-        cells.setdefault((job.description["dataset"], job.description["algorithm"]), []).append(job)
-    return {cell: max(last(job, "test", "in") for job in jobs) for cell, jobs in cells.items()}
+        if job.id in asked:
+            name = job.description["algorithm"]
+            best[name] = max(best[name], last(job, "test", "in"))
+    return best
 
 
-def coloured_models(folder: Path, algorithms: list[str], draws: int, workers: int | None) -> dict[str, Path]:
-    """The job of each algorithm that does best on the held-out tenth of the test domain: the oracle's choice."""
-    request = shiftbed.Request([COLOURED], algorithms, draws=draws, test_domains=[TESTED], recipe="ood-bench")
-    shiftbed.sweep(request, folder, workers=workers, keep="final", precision=COLOUR_PRECISION)
-    chosen: dict[str, JobRecords] = {}
-    for job in finished_jobs(LocalStore(folder)):
-        name = job.description["algorithm"]
-        if name not in chosen or last(job, "test", "out") > last(chosen[name], "test", "out"):
-            chosen[name] = job
-    return {name: folder / "jobs" / job.id for name, job in chosen.items()}
+def behind_erm(accuracies: dict[str, float]) -> list[str]:
+    """The algorithms that are too far behind ERM."""
+    return [name for name, accuracy in accuracies.items() if accuracy < accuracies["ERM"] - BEHIND]
+
+
+def coloured_models(folder: Path, algorithms: list[str], workers: int | None) -> dict[str, list[Path]]:
+    """The jobs of each algorithm with the values that do best on held-out images of the test domain: the oracle's."""
+    fields = {"precision": COLOUR_PRECISION}
+    request = shiftbed.Request(
+        [COLOURED], algorithms, COLOUR_DRAWS, COLOUR_SEEDS, [TESTED], "ood-bench",
+        selections=["oracle"], design="search-once", fields=fields,
+    )  # fmt: skip
+    shiftbed.sweep(request, folder, workers=workers, keep="final")
+    jobs = finished_jobs(LocalStore(folder))
+    chosen: dict[str, list[Path]] = {}
+    for name in algorithms:
+        own = [job for job in jobs if job.description["algorithm"] == name]
+        (winner,) = {canonical(job.description["hparams"]) for job in own if job.description["trial"]}
+        chosen[name] = [folder / "jobs" / job.id for job in own if canonical(job.description["hparams"]) == winner]
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,12 @@ class Findings:
         shares = (guesses == labels, guesses == 0, guesses != swapped)
         return cls(len(labels), *(float(share.mean()) for share in shares))
 
+    @classmethod
+    def mean(cls, several: "list[Findings]") -> "Findings":
+        """Of seeds of one model."""
+        values = [[getattr(one, name) for name in ("accuracy", "first", "changed")] for one in several]
+        return cls(several[0].count, *(float(value) for value in np.mean(values, axis=0)))
+
     @property
     def leaves_colour(self) -> bool:
         """Better than a coin beyond chance, both classes used, and seldom moved by swapping the colours."""
@@ -93,11 +117,12 @@ class Findings:
         return good and 0.25 <= self.first <= 0.75 and self.changed < 0.4
 
 
-def findings(run: Path) -> Findings:
-    """Of a trained model, on the test domain."""
+def findings(runs: list[Path]) -> Findings:
+    """Of a trained model, on the test domain: the mean over its seeds."""
     domain = load(COLOURED)[TESTED]
-    model = shiftbed.load(run)
-    return Findings.of(lambda x: model.predict(x).argmax(1), np.asarray(domain.inputs), np.asarray(domain.labels))
+    images, labels = np.asarray(domain.inputs), np.asarray(domain.labels)
+    models = [shiftbed.load(run) for run in runs]
+    return Findings.mean([Findings.of(lambda x, m=model: m.predict(x).argmax(1), images, labels) for model in models])
 
 
 def main() -> None:
@@ -112,15 +137,21 @@ def main() -> None:
     kept = options.store / "findings.json"
     if not kept.exists():
         prepare(COLOURED, options.mnist)
-        runs = coloured_models(options.store / "coloured", ["ERM", "IRM", "VREx"], COLOUR_DRAWS, options.workers)
-        kept.write_text(json.dumps({name: asdict(findings(run)) for name, run in runs.items()}), encoding="utf-8")
+        models = coloured_models(options.store / "coloured", ["ERM", "IRM", "VREx"], options.workers)
+        kept.write_text(json.dumps({name: asdict(findings(runs)) for name, runs in models.items()}), encoding="utf-8")
     found = {name: Findings(**one) for name, one in json.loads(kept.read_bytes()).items()}
-    accuracies = best_of_draws(options.store / "sweep", TESTS, options.workers)
-    options.out.write_text(page(accuracies, found), encoding="utf-8")
+    folder, workers = options.store / "sweep", options.workers
+    accuracies = {dataset: best_of_draws(folder, dataset, LEARNERS, DRAWS, workers) for dataset in TESTS}
+    more = {
+        dataset: best_of_draws(folder, dataset, behind, MORE_DRAWS, workers)
+        for dataset in TESTS
+        if (behind := behind_erm(accuracies[dataset]))
+    }
+    options.out.write_text(page(accuracies, more, found), encoding="utf-8")
     print(f"wrote {options.out}")
 
 
-def page(accuracies: dict[tuple[str, str], float], found: dict[str, Findings]) -> str:
+def page(accuracies: dict[str, dict[str, float]], more: dict[str, dict[str, float]], found: dict[str, Findings]) -> str:
     """The page as Markdown."""
     lines = [
         "# Does every algorithm learn?",
@@ -132,13 +163,19 @@ def page(accuracies: dict[tuple[str, str], float], found: dict[str, Findings]) -
         f"| --- | {'---: | ' * len(TESTS)}",
     ]
     for name in LEARNERS:
-        cells = [f"{100 * accuracies.get((dataset, name), float('nan')):.1f}" for dataset in TESTS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(f'{100 * accuracies[dataset][name]:.1f}' for dataset in TESTS)} |")
+    lines.append("")
+    for dataset, best in more.items():
+        words = ", ".join(f"{name} {100 * value:.1f}" for name, value in best.items())
+        behind = f"More than {100 * BEHIND:.0f} points behind ERM on {dataset}"
+        lines.append(f"{behind}; the best of {MORE_DRAWS} draws: {words}.")
     lines += [
         "",
-        f"OoD-Bench's ColoredMNIST (real MNIST), its MLP and 5,001 steps, oracle's choice of {COLOUR_DRAWS} draws, on",
-        "the domain where colour points the wrong way. A model that has left colour for shape is right more often than",
-        "not, and swapping the two colours changes few of its predictions.",
+        "## Colour or shape",
+        "",
+        f"OoD-Bench's ColoredMNIST (real MNIST), its MLP and 5,001 steps, the oracle's choice of {COLOUR_DRAWS} draws,",
+        f"mean of {COLOUR_SEEDS} seeds, on the domain where colour points the wrong way. A model that has left",
+        "colour for shape is right more often than not, and swapping the two colours changes few of its predictions.",
         "",
         "| algorithm | accuracy % | first class % | changed by swapping colours % | leaves colour |",
         "| --- | ---: | ---: | ---: | --- |",

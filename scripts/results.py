@@ -395,9 +395,9 @@ LADDER: list[Study] = [
     ScriptStudy(
         7,
         "Predicting accuracy: CIFAR-10 and its corruptions",
-        "cifar-10-accuracy",
-        "python scripts/accuracy_study.py tables out docs/results/cifar-10-accuracy",
-        "docs/results/cifar-10-accuracy/study.json",
+        "cifar-10-corrupted",
+        "python scripts/accuracy_study.py tables out docs/results/cifar-10-corrupted/accuracy",
+        "docs/results/cifar-10-corrupted/accuracy/study.json",
         predictions,
     ),
     BenchmarkStudy(

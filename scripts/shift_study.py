@@ -6,7 +6,8 @@ Each study adds its numbers to docs/shift.json, so that they can be run one at a
     python scripts/shift_study.py coverage         about 5 minutes on one core
     python scripts/shift_study.py table-3 MNIST OUT    the folders of the IDX files and of finished measurements
     python scripts/shift_study.py figure-4 MNIST OUT   the same; about 10 minutes on one core
-    python scripts/shift_study.py pack PACS.npz [--weights FILE]  PACS at 128 px under the data root, and its features
+    python scripts/shift_study.py pack PACS.npz        PACS at 128 px under the data root
+    python scripts/shift_study.py features DATASET --weights FILE    a ResNet-50's features of a dataset as another one
     python scripts/shift_study.py nico DATASET OUT     NICO++'s Table 1 on a prepared dataset
     python scripts/shift_study.py page             the page only
 
@@ -138,21 +139,26 @@ def figure_4(kept: Path, clock: Clock, workers: int, **data: Any) -> None:
             print(f"{clock.spent():6.0f} s  {part.name}  {one['labels']['setting']}: {one['mean']:.3f}", flush=True)
 
 
-def pack(archive: Path, weights: Path | None) -> None:
-    """PACS at 128 px as a prepared dataset, and the features of a ResNet-50 as another."""
-    from audit_study import NAME, write_data  # the neighbour, which packs the same archive
+def pack(archive: Path) -> None:
+    """PACS at 128 px as a prepared dataset."""
+    from audit_study import write_data  # the neighbour, which packs the same archive
 
     write_data(archive)
-    made = f"{NAME}-resnet50"
-    if weights is None or made in prepared_names():
+
+
+def features(dataset: str, weights: Path) -> None:
+    """The features that a ResNet-50 has of a dataset's images, as a prepared dataset."""
+    made = f"{dataset}-resnet50"
+    if made in prepared_names():
         return
-    images = load(NAME)
+    images = load(dataset)
     domains = []
     for domain in images.domains:
-        one = samples_of(images, [domain.name], network="resnet50", weights=str(weights), device=find_runtime().device)
-        domains.append(Domain(domain.name, one[domain.name].inputs, np.asarray(one[domain.name].labels)))
-        print(domain.name, domains[-1].inputs.shape, flush=True)
-    summary = "Features of a ResNet-50 (ImageNet, supervised) of PACS at 128 px"
+        made_of = {"network": "resnet50", "weights": str(weights), "device": find_runtime().device}
+        one = samples_of(images, [domain.name], **made_of)[domain.name]
+        domains.append(Domain(domain.name, one.inputs, np.asarray(one.labels), domain.groups))
+        print(domain.name, one.inputs.shape, flush=True)
+    summary = f"Features of a ResNet-50 (ImageNet, supervised) of {dataset}"
     card = images.card.model_copy(update={"name": made, "summary": summary, "input_shape": (2048,)})
     write_arrays(domains, card, pack_folder(made))
 
@@ -315,7 +321,8 @@ def main() -> None:
         "coverage": lambda: coverage(results),
         "table-3": lambda: table_3(results, asked.out, clock, asked.workers, **data),
         "figure-4": lambda: figure_4(asked.out, clock, asked.workers, **data),
-        "pack": lambda: pack(source, asked.weights),
+        "pack": lambda: pack(source),
+        "features": lambda: features(asked.source, asked.weights),
         "nico": lambda: nico(results, asked.source, asked.out, clock, asked.runs, epochs=asked.epochs),
         "page": lambda: None,
     }

@@ -84,7 +84,9 @@ def test_lists_fit_eighty_columns_and_end_with_the_next_command(shiftbed, comman
 
 def test_lists_for_machines(shiftbed):
     assert {card["name"] for card in json.loads(shiftbed("datasets", "--json")[1])} >= {"EmojiStyles"}
-    assert {row["name"] for row in json.loads(shiftbed("algorithms", "--json")[1])} >= {"ERM"}
+    algorithms = {row["name"]: row for row in json.loads(shiftbed("algorithms", "--json")[1])}
+    assert algorithms["SWAD"]["selection"] == "last-step" and algorithms["ERM"]["selection"] is None
+    assert algorithms["MLDG"]["needs"] == ["domain labels", "two domains"]
 
 
 def test_train_prints_every_split_and_says_what_is_next(shiftbed, tmp_path):

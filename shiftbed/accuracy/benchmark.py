@@ -56,8 +56,6 @@ def run(
     pool = Pool(folders, datasets, part.source or None, find_runtime(None).device, on_progress)
     for name, members in places.items():
         scores = pool.scores(of=members, methods=list(methods.values())).varying()
-        if clusters:  # some domains may be there to train on
-            scores = scores.among(np.isin(scores.groups, list(clusters)))
         columns: Mapping[str, Sequence[str]] = {**{group: (group,) for group in clusters}, **part.columns}
         where = {column: np.isin(scores.groups, groups) for column, groups in columns.items()}
         where[""] = np.ones(len(scores.domains), bool)

@@ -1,6 +1,6 @@
 """Where domains come from: a run's held-out images, their corruptions, folders, and datasets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.accuracy.extraction import DomainImages, Images
 from shiftbed.data import card, load
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
-from shiftbed.data.dataset import Domain
+from shiftbed.data.dataset import Card, Domain
 from shiftbed.data.finding import walk_images
 from shiftbed.errors import DataError, ShiftbedError
 from shiftbed.hashing import digest
@@ -20,6 +20,7 @@ STANDARD = tuple(name for name in CORRUPTIONS if CORRUPTIONS[name].family != "ba
 SEVERITIES = (1, 3, 5)
 MOST = 500  # source images: more make the corrupted domains slower and the prediction hardly better
 CLEAN = "clean"
+Seen = Collection[tuple[str, str]]  # datasets and domains that models were trained on
 
 
 def corrupted(
@@ -78,19 +79,23 @@ def held_out(run: Path, most: int = MOST) -> DomainImages:
     if not splits:
         raise DataError(f"The job in {run} held out no images of its training domains; name a labelled source dataset.")
     data = load(job.dataset)
-    parts = [_some(data[split.domain], split.indices) for split in splits]
     name = f"the held-out images of {', '.join(split.domain for split in splits)}"
-    return _sampled(name, [one for images, _ in parts for one in images], np.concatenate([y for _, y in parts]), most)
+    return _together(name, [(data[split.domain], split.indices) for split in splits], most)
 
 
-def of_dataset(name: str, classes: Sequence[str], most: int | None = None) -> Iterator[DomainImages]:
-    """The labelled domains of a dataset, or with `DATASET/DOMAIN` one of them.
+def trained_on(folders: Iterable[Path]) -> Seen:
+    """The datasets and domains that jobs were trained on, as their folders say."""
+    jobs = [about for folder in folders if (about := job_of(folder)) is not None]
+    return {(job["dataset"], split["domain"]) for job in jobs for split in job["splits"] if split["role"] == "train"}
+
+
+def of_dataset(name: str, classes: Sequence[str]) -> Iterator[DomainImages]:
+    """The labelled domains of a dataset, or with `DATASET/DOMAIN` one of them; images stay where they are.
 
     Raises:
         DataError: Its classes are not the model's, or there is no such domain.
     """
-    dataset, _, wanted = name.partition("/")
-    known = card(dataset)
+    known, wanted = _named(name)
     if tuple(known.classes) != tuple(classes):
         raise DataError(
             f"The classes of {known.name} ({', '.join(known.classes)}) are not the model's ({', '.join(classes)}); its "
@@ -101,9 +106,52 @@ def of_dataset(name: str, classes: Sequence[str], most: int | None = None) -> It
     groups = {domain: cluster for cluster, members in known.clusters.items() for domain in members}
     for domain in load(known.name).domains:
         if domain.name == wanted or not wanted:
-            images, labels = _some(domain, np.arange(len(domain)))
-            found = _sampled(domain.name, images, labels, most or len(labels))
-            yield DomainImages(found.name, found.id, found.images, found.labels, groups.get(domain.name, domain.name))
+            identity = digest([known.name, known.version, domain.name, len(domain)])[:32]
+            group = groups.get(domain.name) or _corruption(domain.name)
+            yield DomainImages(domain.name, identity, partial(_images, domain), np.asarray(domain.labels), group)
+
+
+def unseen(name: str, classes: Sequence[str], seen: Seen = ()) -> list[DomainImages]:
+    """The labelled domains of a dataset that models can be judged on.
+
+    Those that one of them was trained on are left out, and unless they are named those that are there to train on.
+
+    Args:
+        name: DATASET, or DATASET/DOMAIN.
+        classes: The models'.
+        seen: What models were trained on.
+
+    Raises:
+        DataError: None is left.
+    """
+    known, wanted = _named(name)
+    without_test = [] if wanted else [split for split in known.splits.values() if not split.test]
+    out = {*seen, *((known.name, domain) for split in without_test for domain in split.train)}
+    found = [domain for domain in of_dataset(name, classes) if (known.name, domain.name) not in out]
+    if not found:
+        raise DataError(f"Models were trained on all of {name}, so that nothing can be judged by it; name other data.")
+    return found
+
+
+def labelled_source(name: str, classes: Sequence[str], seen: Seen = ()) -> DomainImages:
+    """The images of a dataset's domains that no model was trained on, together.
+
+    Raises:
+        DataError: Models were trained on all of them, or classes differ.
+    """
+    known, _ = _named(name)
+    data = load(known.name)
+    domains = [data[domain.name] for domain in unseen(name, classes, seen)]
+    return _together(name, [(domain, np.arange(len(domain))) for domain in domains])
+
+
+def sampled(source: DomainImages, most: int = MOST) -> DomainImages:
+    """Some labelled images, at random but always the same; all where there are no more."""
+    if source.labels is None or len(source.labels) <= most:
+        return source
+    images, kept = source.images(), _chosen(len(source.labels), most)
+    some = images[kept] if isinstance(images, np.ndarray) else [images[place] for place in kept]
+    return DomainImages.of(source.name, some, source.labels[kept])
 
 
 def target(where: str, classes: Sequence[str]) -> DomainImages:
@@ -130,18 +178,32 @@ def target(where: str, classes: Sequence[str]) -> DomainImages:
     return DomainImages(where, found[0].id, found[0].images)
 
 
-def _some(domain: Domain, places: np.ndarray) -> tuple[Images, np.ndarray]:
-    """Images and labels of a domain at these places; images of one size stay one array."""
-    inputs = domain.inputs
-    images = inputs[places] if isinstance(inputs, np.ndarray) else [np.asarray(inputs[place]) for place in places]
-    return images, np.asarray(domain.labels)[places]
+def _named(name: str) -> tuple[Card, str]:
+    """The dataset and, maybe, the domain of `DATASET/DOMAIN`."""
+    dataset, _, domain = name.partition("/")
+    return card(dataset), domain
 
 
-def _sampled(name: str, images: Images, labels: np.ndarray, most: int) -> DomainImages:
-    if len(labels) > most:
-        kept = np.sort(np.random.default_rng(0).choice(len(labels), most, replace=False))
-        images = images[kept] if isinstance(images, np.ndarray) else [images[place] for place in kept]
-        labels = labels[kept]
-    if not isinstance(images, np.ndarray) and len({np.shape(image) for image in images}) == 1:
-        images = np.stack(images)
-    return DomainImages.of(name, images, labels)
+def _corruption(domain: str) -> str:
+    """The severities of a corruption belong together; any other domain stands alone."""
+    stem, _, _ = domain.rpartition("-")
+    return stem if stem in CORRUPTIONS else domain
+
+
+def _images(domain: Domain) -> Images:
+    return domain.inputs
+
+
+def _chosen(count: int, most: int) -> np.ndarray:
+    return np.sort(np.random.default_rng(0).choice(count, most, replace=False))
+
+
+def _together(name: str, parts: Sequence[tuple[Domain, np.ndarray]], most: int | None = None) -> DomainImages:
+    """Images of several domains, or a sample of them; those of one size become one array."""
+    places = [(domain, place) for domain, indices in parts for place in indices]
+    if most is not None and len(places) > most:
+        places = [places[one] for one in _chosen(len(places), most)]
+    images = [np.asarray(domain.inputs[place]) for domain, place in places]
+    of_one_size = len({image.shape for image in images}) == 1
+    labels = np.array([domain.labels[place] for domain, place in places])
+    return DomainImages.of(name, np.stack(images) if of_one_size else images, labels)

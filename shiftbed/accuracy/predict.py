@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from shiftbed.accuracy.domains import corrupted, held_out, of_dataset, target
+from shiftbed.accuracy.domains import (
+    Seen,
+    corrupted,
+    held_out,
+    labelled_source,
+    sampled,
+    target,
+    trained_on,
+    unseen,
+)
 from shiftbed.accuracy.extraction import AnyModel, DomainImages, Extractor, Images
 from shiftbed.accuracy.fitting import mean_errors
 from shiftbed.accuracy.intervals import AccuracyPredictor
@@ -178,13 +187,15 @@ def predict_accuracy(
     classes = predictor.classes if isinstance(predictor, Model) else ()
     unlabelled = target(str(images), classes) if isinstance(images, str | Path) else DomainImages.of("images", images)
     outputs = extract(unlabelled)
-    labelled_source = _source(source, folder, classes)
-    reference_outputs = extract(labelled_source)
+    seen = trained_on([folder] if folder is not None else [])
+    known = _source(source, folder, classes, seen)
+    reference_outputs = extract(known)
     _same_classes(outputs, reference_outputs, classes)
     if chosen.missing(reference_outputs):
         raise _cannot(chosen, reference_outputs)
     try:
-        to_fit = _labelled(domains, labelled_source, classes)
+        # The target's own labels, if it has any, are never looked at.
+        to_fit = [domain for domain in _labelled(domains, known, classes, seen) if domain.id != unlabelled.id]
     except DataError:
         if domains is not None:
             raise
@@ -250,12 +261,10 @@ def summarise(outputs: Outputs, fitted: FittedPredictor, method: Method, level: 
 
 
 def _source(
-    source: tuple[Images, np.ndarray] | str | None, folder: Path | None, classes: Sequence[str]
+    source: tuple[Images, np.ndarray] | str | None, folder: Path | None, classes: Sequence[str], seen: Seen
 ) -> DomainImages:
     if isinstance(source, str):
-        parts = list(of_dataset(source, classes))
-        labels = np.concatenate([part.labels for part in parts if part.labels is not None])
-        return DomainImages.of(source, [image for part in parts for image in part.images()], labels)
+        return labelled_source(source, classes, seen)
     if source is not None:
         images, labels = source
         if labels is None or len(labels) != len(images):
@@ -268,13 +277,16 @@ def _source(
 
 
 def _labelled(
-    domains: Mapping[str, tuple[Images, np.ndarray]] | str | None, source: DomainImages, classes: Sequence[str]
+    domains: Mapping[str, tuple[Images, np.ndarray]] | str | None,
+    source: DomainImages,
+    classes: Sequence[str],
+    seen: Seen,
 ) -> list[DomainImages]:
     if isinstance(domains, str):
-        return list(of_dataset(domains, classes))
+        return unseen(domains, classes, seen)
     if domains is not None:
         return [DomainImages.of(name, some, np.asarray(labels)) for name, (some, labels) in domains.items()]
-    return corrupted(source)
+    return corrupted(sampled(source))
 
 
 def _same_classes(outputs: Outputs, source: Outputs, classes: Sequence[str]) -> None:

@@ -44,17 +44,6 @@ class Scores:
     accuracies: np.ndarray
     values: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def among(self, domains: np.ndarray) -> "Scores":
-        """The same on some of the domains."""
-        return Scores(
-            self.classifiers,
-            tuple(np.array(self.domains)[domains]),
-            self.groups[domains],
-            self.images[domains],
-            self.accuracies[:, domains],
-            {name: values[:, domains] for name, values in self.values.items()},
-        )
-
     def varying(self) -> "Scores":
         """The same without methods whose score is equal on all domains of a classifier: no line goes through them."""
         kept = {name: rows for name, rows in self.values.items() if all(np.ptp(row) > 0 for row in rows)}

@@ -2,17 +2,17 @@
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shiftbed.accuracy import pictures, studies
-from shiftbed.accuracy.domains import corrupted, held_out, of_dataset
+from shiftbed.accuracy.domains import Seen, corrupted, held_out, labelled_source, trained_on, unseen
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.predict import DIRECT
@@ -23,7 +23,7 @@ from shiftbed.training.store import LocalStore, read_json, write_json
 
 WEIGHTS = "weights.safetensors"
 SCORES = "scores.json"
-MOST_REMOVED = 12  # ways to remove classes
+MOST_REMOVED = 12  # ways to remove a class, and as many to remove two
 Progress = Callable[[str, int, int], None]
 Change = Callable[[Outputs], Outputs]
 
@@ -63,20 +63,18 @@ def judge_methods(
     folders = weight_folders(runs)
     if not folders:
         raise DataError(f"There are no weights in {runs}; `shiftbed train` keeps them.")
-    pool = Pool(folders, () if on is None else (on,), source, device, on_progress, severities)
+    datasets = () if on is None else (on,)
+    pool = Pool(folders, datasets, source, device, on_progress, severities, trained_on(folders))
     found = pool.scores()
     made = write_study(found, Path(out), pool.scores(methods=DIRECT, calibrated=True))
     if changes:
         reduced = reductions(int(found.images.min()), pool.classes)
         after = {what: pool.scores(change).varying() for what, change in reduced.items()}
-        made["changes"] = studies.change_table(found.varying(), after, by_group=True)
-        write_json(made["changes"], Path(out) / "changes.json")
-        pictures.changes(made["changes"], Path(out) / "changes.png")
+        made["changes"] = write_changes(found.varying(), after, Path(out))
     if others:
         made["beside"] = _finite(studies.beside_table(found.varying(), others))
         write_json(made["beside"], Path(out) / "beside.json")
-        differences = studies.change_table(found.varying(), others, by_group=True)
-        pictures.changes(differences, Path(out) / "beside.png")
+        made["differences"] = write_changes(found.varying(), others, Path(out), "differences")
     return made
 
 
@@ -109,6 +107,7 @@ class Pool:
         device: Where models predict.
         on_progress: Called with what is being done, how much is done, and how much there is.
         severities: Of the corruptions.
+        seen: Datasets and domains that models were trained on, which nothing is judged by.
 
     Attributes:
         classes: The names of the classes.
@@ -126,6 +125,7 @@ class Pool:
         device: str,
         on_progress: Progress,
         severities: Sequence[int] = SEVERITIES,
+        seen: Seen = (),
     ) -> None:
         models = [load(folder / WEIGHTS, device) for folder in folders]
         self.classes, self.names = models[0].classes, _names(models)
@@ -133,15 +133,15 @@ class Pool:
             if model.classes != self.classes:
                 both = f"{', '.join(self.classes)}; {', '.join(model.classes)}"
                 raise DataError(f"The models in {folders[0]} and {folder} have other classes: {both}.")
-        self._source = next(of_dataset(source, self.classes)) if source else _held_out_by_all(folders)
-        self._domains = self._labelled(on) if on else corrupted(self._source, severities=severities)
+        self._source = labelled_source(source, self.classes, seen) if source else _held_out_by_all(folders)
+        self._domains = self._labelled(on, seen) if on else corrupted(self._source, severities=severities)
         self._extract = [Extractor(model, LocalStore(folder)) for model, folder in zip(models, folders, strict=True)]
         self._predicted = _predictions(self._extract, [self._source, *self._domains], on_progress)
         self._on_progress = on_progress
 
-    def _labelled(self, datasets: Sequence[str]) -> list[DomainImages]:
+    def _labelled(self, datasets: Sequence[str], seen: Seen) -> list[DomainImages]:
         """The domains of several datasets, whose names may be the same, say which they are from."""
-        found = [(name, domain) for name in datasets for domain in of_dataset(name, self.classes)]
+        found = [(name, domain) for name in datasets for domain in unseen(name, self.classes, seen)]
         if len(datasets) == 1:
             return [domain for _, domain in found]
         return [replace(domain, name=f"{name}/{domain.name}") for name, domain in found]
@@ -207,10 +207,20 @@ def reductions(images: int, classes: Sequence[str]) -> dict[str, Change]:
         f"{size} images": partial(studies.of_size, count=size) for size in studies.SIZES if size < images
     }
     numbers = range(len(classes))
-    for gone in [*combinations(numbers, 1), *pairwise(numbers)][:MOST_REMOVED]:
+    for gone in (*islice(combinations(numbers, 1), MOST_REMOVED), *islice(pairwise(numbers), MOST_REMOVED)):
         if len(classes) - len(gone) >= 2:
             made[f"without {' and '.join(classes[one] for one in gone)}"] = partial(studies.of_classes, removed=gone)
     return made
+
+
+def write_changes(
+    before: studies.Scores, after: Mapping[str, studies.Scores], out: Path, name: str = "changes"
+) -> list[studies.Row]:
+    """Writes how errors change from a study to others, corruptions left out whole, as a table and a picture."""
+    table = studies.change_table(before, after, by_group=True)
+    write_json(table, out / f"{name}.json")
+    pictures.changes(table, out / f"{name}.png")
+    return table
 
 
 def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -> dict[str, Any]:

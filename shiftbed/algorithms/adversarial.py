@@ -1,6 +1,7 @@
 """Algorithms whose features must withstand another network, which works against them."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from shiftbed import networks
 from shiftbed.algorithms.alignment import with_unlabeled
-from shiftbed.algorithms.base import ERM, Metrics, Minibatches, backward, register
+from shiftbed.algorithms.base import ERM, Algorithm, Metrics, Minibatches, backward, register
 from shiftbed.algorithms.batches import Batches
 from shiftbed.algorithms.numerics import full_precision, reverse_gradient, scale_gradient
 from shiftbed.errors import AlgorithmError
@@ -35,8 +36,29 @@ def adversarial_space(dataset: str, size_class: SizeClass) -> Space:
     )
 
 
+class Players(Algorithm, ABC):
+    """A discriminator and the networks that work against it take turns: of `cycle` updates one is theirs."""
+
+    disc_opt: torch.optim.Optimizer
+
+    @abstractmethod
+    def discrimination(self, batches: Batches) -> torch.Tensor:
+        """What the discriminator minimises in its turns; no graph goes through the other networks."""
+
+    def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
+        """One step of whose turn it is."""
+        if (self.step + 1) % self.cycle == self.cycle - 1:
+            return super().update(minibatches, unlabeled)
+        loss = self.discrimination(Batches.of(minibatches, unlabeled))
+        self.disc_opt.zero_grad()
+        backward(loss)
+        self.disc_opt.step()
+        self.step += 1
+        return {"loss": loss.detach(), "disc_loss": loss.detach()}
+
+
 @register(space=adversarial_space, paper="Ganin et al., 2016", needs=("domain labels", "two domains"))
-class DANN(ERM):
+class DANN(Players, ERM):
     """Learns features from which a discriminator cannot tell the domain.
 
     Discriminator and generator (featurizer and classifier) take turns; `optimizer` is the generator's.
@@ -104,21 +126,13 @@ class DANN(ERM):
         risk = F.cross_entropy(logits[: len(batches.y)], batches.y)
         return risk - self.hparams["lambda"] * disc_loss, {"disc_loss": disc_loss}
 
-    def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
-        """One step of the player whose turn it is: of `cycle` updates one is the generator's."""
-        if (self.step + 1) % self.cycle == self.cycle - 1:
-            return super().update(minibatches, unlabeled)
-        batches = Batches.of(minibatches, unlabeled)
+    def discrimination(self, batches: Batches) -> torch.Tensor:
+        """The discriminator's loss on features that are constants."""
         everyone = with_unlabeled(batches)
         with torch.no_grad():
             features = self.featurizer(everyone.x)
             classes = with_predicted(batches.y, self.classifier(features))
-        loss = self.discriminator_loss(features, classes, everyone)
-        self.disc_opt.zero_grad()
-        loss.backward()
-        self.disc_opt.step()
-        self.step += 1
-        return {"loss": loss.detach(), "disc_loss": loss.detach()}
+        return self.discriminator_loss(features, classes, everyone)
 
 
 def with_predicted(y: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
@@ -215,7 +229,7 @@ class ERDG(ERM):
     def descend(self, loss: torch.Tensor) -> None:
         """One step of the optimizer for whatever the loss depends on."""
         self.optimizer.zero_grad()
-        loss.backward()
+        backward(loss)
         self.optimizer.step()
 
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
@@ -269,10 +283,10 @@ class Transfer(ERM):
     `gda` the optimizer is plain gradient descent, without momentum and weight decay, else it is the recipe's; that one
     moves the features by its momentum even where the gap has no slope.
 
-    Departures from DomainBed: with `gda`, as in every draw, featurizer and classifier are trained (there the optimizer
-    holds the adversarial head instead, and the model never learns); all domains go through the network in one forward,
-    and so share the statistics of live batch norm; the head climbs on one forward of the featurizer, which does not
-    move meanwhile; `weight_decay_d` and `beta1`, drawn there and read nowhere, do not exist.
+    Departures from the paper: none known. From DomainBed: with `gda`, as in every draw, featurizer and classifier are
+    trained (there the optimizer holds the adversarial head instead, and the model never learns); all domains go through
+    the network in one forward, and so share the statistics of live batch norm; the head climbs on one forward of the
+    featurizer, which does not move meanwhile; `weight_decay_d` and `beta1`, drawn there and read nowhere, do not exist.
     """
 
     def __init__(

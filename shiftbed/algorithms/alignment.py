@@ -184,8 +184,8 @@ class RDM(ERM):
     The distance of both samples of losses is their MMD; their variances are penalised too. Up to the annealing step
     both weights are 0; the optimizer then starts anew, with a learning rate of its own.
 
-    Departures from DomainBed: domains may differ in size; there may be one domain, or one example in the worst, whose
-    variance is 0.
+    Departures from the paper: none known. From DomainBed: domains may differ in size; there may be one domain, or one
+    example in the worst, whose variance is 0.
     """
 
     restart_hparam = "rdm_penalty_anneal_iters"

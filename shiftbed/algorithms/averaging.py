@@ -99,6 +99,25 @@ def live_norms(module: nn.Module) -> list[BatchNorm]:
     return [norm for norm in norms if norm.training and norm.track_running_stats]
 
 
+@torch.no_grad()
+def recompute_statistics(algorithm: Averaging, inputs: list[torch.Tensor]) -> None:
+    """Gives the averaged network's live batch norms the mean statistics of some minibatches."""
+    mode = algorithm.training
+    norms = live_norms(algorithm.train())
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    algorithm.eval()
+    for norm in norms:
+        norm.train()
+        norm.momentum = None  # a cumulative mean: the first minibatch overwrites what was there
+        norm.num_batches_tracked = torch.tensor(0, device=algorithm.average.device)
+    with algorithm.averaged():
+        for x in inputs:
+            algorithm.inner.predict(x)
+    for norm, (momentum, count) in zip(norms, before, strict=True):
+        norm.momentum, norm.num_batches_tracked = momentum, count
+    algorithm.train(mode)
+
+
 @register(space=swad_space, paper="Cha et al., 2021", selection="last-step", separable=True)
 class SWAD(Averaging):
     """Predicts with the mean of all weights between the first minimum of the validation loss and its rise.
@@ -167,7 +186,9 @@ class SWAD(Averaging):
             self._join(piece)
         else:
             self._look_for_the_valley(piece)
-        self._refresh_statistics()
+        if self.recent:
+            recompute_statistics(self, self.recent)
+            self.recent = []
 
     def _look_for_the_valley(self, piece: tuple[torch.Tensor, int, float]) -> None:
         """Keeps the latest segments until the first of `swad_n_converge` has the least loss."""
@@ -195,25 +216,6 @@ class SWAD(Averaging):
             self.queue = []
         elif len(self.queue) >= self.hparams["swad_n_tolerance"]:
             self.ended, self.queue = True, []
-
-    @torch.no_grad()
-    def _refresh_statistics(self) -> None:
-        """Gives the averaged network's live batch norms the mean statistics of the remembered minibatches."""
-        mode = self.training
-        norms = live_norms(self.train())
-        before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-        self.eval()
-        for norm in norms:
-            norm.train()
-            norm.momentum = None  # a cumulative mean: the first minibatch overwrites what was there
-            norm.num_batches_tracked = torch.tensor(0, device=self.average.device)
-        with self.averaged():
-            for x in self.recent:
-                self.inner.predict(x)
-        for norm, (momentum, count) in zip(norms, before, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, count
-        self.train(mode)
-        self.recent = []
 
 
 @register(

@@ -24,9 +24,10 @@ class ARM(ERM):
     In training an image's group is the minibatch of its domain; at test time it is `batch_size` consecutive images, or
     the whole batch where that does not divide it.
 
-    Departures from DomainBed: the context network is trained (there it is made after the optimizer, which never sees
-    it); groups are domains even where these differ in size; it sees images in [0, 1], which a pretrained network behind
-    it then normalises itself.
+    Departures from the paper, as in DomainBed: the context is one channel, where the authors' code has several. From
+    DomainBed: the context network is trained (there it is made after the optimizer, which never sees it); groups are
+    domains even where these differ in size; it sees images in [0, 1], which a pretrained network behind it then
+    normalises itself.
     """
 
     def __init__(

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from shiftbed import networks
-from shiftbed.algorithms.base import ERM, Algorithm, Metrics, Minibatches, backward, register
+from shiftbed.algorithms.adversarial import Players
+from shiftbed.algorithms.base import ERM, Metrics, register
 from shiftbed.algorithms.batches import Batches
 from shiftbed.algorithms.numerics import full_precision
 from shiftbed.hparams import SizeClass, Space, choice, constant
@@ -149,15 +150,16 @@ def adrmx_space(dataset: str, size_class: SizeClass) -> Space:
 
 
 @register(space=adrmx_space, paper="Demirel et al., 2023", needs=("domain labels", "two domains"))
-class ADRMX(Algorithm):
+class ADRMX(Players):
     """Subtracts what a second featurizer says of the domain, and remixes both parts within a class.
 
     The difference of label and domain features is to be invariant: a discriminator, which takes turns with all other
     networks, must not find the domain in it. An invariant part plus the domain features of another example of the class
     must still be classified as this class.
 
-    Departures from DomainBed: both parts of a remix are of one class (there positions within the class are taken for
-    positions in the batch); the discriminator's turn builds no graph through the featurizers.
+    Departures from the paper: none known. From DomainBed: both parts of a remix are of one class (there positions
+    within the class are taken for positions in the batch); the discriminator's turn builds no graph through the
+    featurizers.
     """
 
     def __init__(
@@ -212,19 +214,11 @@ class ADRMX(Algorithm):
         )
         return loss, {"disc_loss": disc_loss, "remix": remix, "contrast": contrast}
 
-    def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
-        """One step of whose turn it is: of `cycle` updates one is not the discriminator's."""
-        if (self.step + 1) % self.cycle == self.cycle - 1:
-            return super().update(minibatches, unlabeled)
-        batches = Batches.of(minibatches, unlabeled)
+    def discrimination(self, batches: Batches) -> torch.Tensor:
+        """The cross-entropy of the domain on invariant parts that are constants."""
         with torch.no_grad():
             invariant = self.featurizer_label(batches.x) - self.featurizer_domain(batches.x)
-        loss = F.cross_entropy(self.discriminator(invariant), batches.domains)
-        self.disc_opt.zero_grad()
-        backward(loss)
-        self.disc_opt.step()
-        self.step += 1
-        return {"loss": loss.detach(), "disc_loss": loss.detach()}
+        return F.cross_entropy(self.discriminator(invariant), batches.domains)
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
         """The logits of the label features."""

@@ -2,7 +2,8 @@
 
     from shiftbed.algorithms.domainbed import Algorithm, ERM, misc, networks
 
-`networks` and `misc` stand for DomainBed's modules of these names.
+`networks` and `misc` stand for DomainBed's modules of these names. What classes of DomainBed's own file call without
+`misc.`, such as `ParamDict`, is here under its bare name too.
 """
 
 import copy
@@ -24,7 +25,21 @@ from shiftbed.algorithms.contrastive import supervised_contrast
 from shiftbed.algorithms.robust import density_quantile
 from shiftbed.hashing import seed_hash
 
-__all__ = ["ERM", "Algorithm", "misc", "networks"]
+__all__ = [
+    "ERM",
+    "Algorithm",
+    "ErmPlusPlusMovingAvg",
+    "MovingAverage",
+    "Nonparametric",
+    "ParamDict",
+    "SupConLossLambda",
+    "l2_between_dicts",
+    "misc",
+    "networks",
+    "proj",
+    "random_pairs_of_minibatches",
+    "split_meta_train_test",
+]
 
 Minibatch = tuple[torch.Tensor, torch.Tensor]
 

@@ -258,7 +258,8 @@ def head_gradient_variances(
 class Fishr(ERM):
     """Penalises differences between domains in the variance of the classifier's gradients.
 
-    Departures from DomainBed: none in the arithmetic. The variances of a linear head are two matrix products, and the
+    Departures from the paper, as in DomainBed: squared distances are averaged over the coordinates of the gradient, not
+    summed. From DomainBed: none in the arithmetic; the variances of a linear head are two matrix products, and the
     moving averages are saved with the rest.
     """
 

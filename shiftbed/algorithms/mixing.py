@@ -25,9 +25,10 @@ from shiftbed.hparams import Space, choice, log_uniform, uniform
 class Mixup(ERM):
     """Trains on convex combinations of examples of two domains and of their losses.
 
-    Departures from DomainBed: all pairs go through the network in one forward, and so share the statistics of live
-    batch norm; the draws come from the generator the algorithm is given. Of two minibatches of different sizes only the
-    first examples are paired, as there.
+    Departures from the papers, two of which adapt to unlabelled images, as in DomainBed: inputs and their losses are
+    mixed and nothing more, with one share for two minibatches, of which only the first examples are paired where their
+    sizes differ. From DomainBed: all pairs go through the network in one forward, and so share the statistics of live
+    batch norm; the draws come from the generator the algorithm is given.
     """
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:

@@ -80,10 +80,10 @@ def density_quantile(values: torch.Tensor, quantile: float) -> torch.Tensor:
 class EQRM(ERM):
     """Minimises a high quantile of the domains' risks, after a burn-in on their mean.
 
-    Departures from DomainBed: the gradient is that of the quantile, where DomainBed differentiates the ends of its
-    bracket (right for two domains only); the burn-in, drawn as a real number, is rounded, so that its end, and with it
-    the learning rate of the second phase, is reached; equal risks have a quantile; all domains go through the network
-    in one forward, as in GroupDRO.
+    Departures from the paper: none known. From DomainBed: the gradient is that of the quantile, where DomainBed
+    differentiates the ends of its bracket (right for two domains only); the burn-in, drawn as a real number, is
+    rounded, so that its end, and with it the learning rate of the second phase, is reached; equal risks have a
+    quantile; all domains go through the network in one forward, as in GroupDRO.
     """
 
     restart_hparam = "eqrm_burnin_iters"

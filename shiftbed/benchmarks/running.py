@@ -56,6 +56,7 @@ def benchmark(
     selections: Sequence[str] = (),
     train: bool = True,
     workers: int | None = None,
+    jobs_per_device: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
     on: Literal["local", "ray", "slurm"] = "local",
@@ -79,6 +80,7 @@ def benchmark(
         train: Run what is not done yet, or measure it; without it the tables show what there is, and neither data nor
             initial weights have to be here.
         workers: Processes.
+        jobs_per_device: How many jobs share a GPU; by default as many as the first were seen to leave room for.
         device: Where to train.
         precision: The arithmetic.
         on: Where jobs run.
@@ -105,6 +107,7 @@ def benchmark(
         requests,
         out,
         workers=workers,
+        jobs_per_device=jobs_per_device,
         device=device,
         precision=precision,
         on=on,

@@ -150,7 +150,7 @@ def accuracy_study(
     table = text_table(rows)
     console.print(f"Mean absolute error in points:\n{table}", markup=False, highlight=False, soft_wrap=True)
     if beside:
-        said = text_table(made["beside"])
-        console.print(f"Beside other studies:\n{said}", markup=False, highlight=False, soft_wrap=True)
+        for title, name in (("Beside other studies", "beside"), ("How much more other studies err", "differences")):
+            console.print(f"{title}:\n{text_table(made[name])}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"All tables and pictures: {out}", highlight=False, soft_wrap=True)
     next_command(f"shiftbed predict {weight_folders(runs)[0]} --on FOLDER")

@@ -14,6 +14,7 @@ from shiftbed.cli.shared import (
     AsJson,
     Code,
     Device,
+    JobsPerDevice,
     Keep,
     Precision,
     Steps,
@@ -78,6 +79,7 @@ def benchmark(
     keep: Keep = "none",
     code: Code = None,
     workers: Workers = None,
+    jobs_per_device: JobsPerDevice = None,
     output: Annotated[str, typer.Option("--format", help="text, markdown, latex, html, csv or json.")] = "text",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
     as_json: AsJson = False,
@@ -89,10 +91,12 @@ def benchmark(
     from shiftbed import benchmarks as room
     from shiftbed import tables
     from shiftbed.algorithms import load_code
+    from shiftbed.sweeps.words import parse_jobs_per_device
 
     if (name is None) == (file is None):
         raise ShiftbedError("Name a benchmark or give a --file, one of the two; `shiftbed benchmarks` lists them.")
     one_of(output, tuple(tables.FORMATS), "format")
+    sharing = parse_jobs_per_device(jobs_per_device)
     for path in code or []:
         load_code(path)
     whole = room.load(name or str(file))
@@ -122,6 +126,7 @@ def benchmark(
                 selections=selection or [],
                 train=train,
                 workers=workers,
+                jobs_per_device=sharing,
                 device=device,
                 precision=one_of(precision, PRECISIONS, "precision"),
                 on=one_of(on, ("local", "ray", "slurm"), "executor"),

@@ -88,9 +88,10 @@ def algorithms(code: Code = None, as_json: AsJson = False) -> None:
     for path in code or []:
         load_code(path)
     if as_json:
+        entries = {name: ALGORITHMS[name] for name in ALGORITHMS}
         rows = [
-            {"name": name, "paper": ALGORITHMS[name].paper, "hparams": list(ALGORITHMS[name].space())}
-            for name in ALGORITHMS
+            {"name": name, "paper": e.paper, "needs": e.needs, "selection": e.selection, "hparams": list(e.space())}
+            for name, e in entries.items()
         ]
         print(json.dumps(rows))
         return

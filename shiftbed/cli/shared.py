@@ -25,6 +25,7 @@ app = typer.Typer(
 console = Console()
 log = Console(stderr=True)  # for the progress of a sweep, so that the answer alone is in a file or a pipe
 STOPPED = 130
+STOP_SECONDS = 4.0  # a job may take to save itself
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Code = Annotated[list[Path] | None, typer.Option("--code", help="A file that registers your algorithms (repeatable).")]
@@ -40,6 +41,9 @@ PRECISIONS = ("float32", "tf32", "bf16")
 Keep = Annotated[str, typer.Option(help="Which weights to keep of each job: none, final, best or all; or logits.")]
 KEEPS = ("none", "final", "best", "all", "logits")
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one for each core by default.")]
+JobsPerDevice = Annotated[
+    str | None, typer.Option(help="Jobs that share a GPU; auto: as many as the first leave room for.")
+]
 
 
 def next_command(*commands: str) -> None:
@@ -80,14 +84,25 @@ def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":
 
 @contextmanager
 def stop_flag() -> Iterator[Callable[[], bool]]:
-    """Says yes after Ctrl-C or a terminate signal, so that a job can save itself first."""
-    stopped = []
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stopped.append(True)) for number in signals]
+    """Says yes after Ctrl-C or a terminate signal, so that a job can save itself first.
+
+    Raises:
+        KeyboardInterrupt: It did not in time: a long evaluation or compilation is left for the last checkpoint.
+    """
+    stopped: list[bool] = []
+
+    def stop(*_: Any) -> None:
+        if not stopped:
+            signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
+        stopped.append(True)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         yield lambda: bool(stopped)
     finally:
-        for number, handler in zip(signals, before, strict=True):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shiftbed.cli.shared import AsJson, Code, Device, Overrides, app, console, log, next_command, plural, stoppable
+from shiftbed.cli.shared import (
+    AsJson,
+    Code,
+    Device,
+    JobsPerDevice,
+    Overrides,
+    app,
+    console,
+    log,
+    next_command,
+    plural,
+    stoppable,
+)
 from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
@@ -59,9 +71,7 @@ def sweep(
     keep: Annotated[
         str | None, typer.Option(help="Which weights to keep of each job: none, final, best or all; or logits.")
     ] = None,
-    jobs_per_device: Annotated[
-        str | None, typer.Option(help="Jobs that share a GPU; auto: as many as the first leave room for.")
-    ] = None,
+    jobs_per_device: JobsPerDevice = None,
     blind: Annotated[
         bool | None, typer.Option("--blind", help="Seal the test numbers until `shiftbed unblind`.")
     ] = None,

@@ -4,14 +4,13 @@ import json
 import time
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shiftbed.cli.shared import (
     KEEPS,
     PRECISIONS,
-    STOPPED,
     Adapt,
     AsJson,
     Code,
@@ -31,6 +30,9 @@ from shiftbed.cli.shared import (
     stop_flag,
     stoppable,
 )
+
+if TYPE_CHECKING:
+    from shiftbed.selection import JobRecords
 
 
 @app.command()
@@ -87,31 +89,34 @@ def train(
     from shiftbed.report.live import training_bar
     from shiftbed.sweeps.verbs import train as run_train
 
-    with training_bar(console) as bar, stop_flag() as should_stop:
-        job = run_train(
-            dataset,
-            algorithm,
-            names(test),
-            out,
-            recipe=recipe,
-            steps=steps,
-            draw=draw,
-            trial=trial,
-            overrides=parse_overrides(overrides),
-            adapt=adapt,
-            device=device,
-            precision=one_of(precision, PRECISIONS, "precision"),
-            deterministic=deterministic,
-            keep=one_of(keep, KEEPS, "choice of weights"),
-            track=track,
-            code=code or [],
-            on_plan=bar.begin,
-            on_step=bar.step,
-            should_stop=should_stop,
-        )
-    if job is None:
-        console.print("Stopped and saved: nothing is lost. Run the same command to continue.")
-        raise typer.Exit(STOPPED)
+    def run() -> "JobRecords":
+        with training_bar(console) as bar, stop_flag() as should_stop:
+            job = run_train(
+                dataset,
+                algorithm,
+                names(test),
+                out,
+                recipe=recipe,
+                steps=steps,
+                draw=draw,
+                trial=trial,
+                overrides=parse_overrides(overrides),
+                adapt=adapt,
+                device=device,
+                precision=one_of(precision, PRECISIONS, "precision"),
+                deterministic=deterministic,
+                keep=one_of(keep, KEEPS, "choice of weights"),
+                track=track,
+                code=code or [],
+                on_plan=bar.begin,
+                on_step=bar.step,
+                should_stop=should_stop,
+            )
+        if job is None:  # it was asked to stop, and has saved
+            raise KeyboardInterrupt
+        return job
+
+    job = stoppable(run, "the same command")
     if as_json:
         print(json.dumps({"job": job.description, "status": job.status, "records": job.rows}))
         return

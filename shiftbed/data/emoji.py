@@ -25,6 +25,7 @@ STYLES = ("noto", "noto-v1", "twemoji", "fluent-flat", "fluent-contrast", "emoji
         ),
         input_shape=(3, 64, 64),
         size_class="small",
+        shift="diversity",
         licence="Apache-2.0, MIT and CC-BY-4.0 (see NOTICE)",
         source="Noto, Noto v1, Twemoji, Fluent Emoji, EmojiOne; classes from Emojibase",
         citation="The drawings' authors, as NOTICE lists them",

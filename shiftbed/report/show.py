@@ -40,7 +40,7 @@ def dataset_table(cards: Iterable[Card]) -> Table:
 
 
 def algorithm_table() -> Table:
-    """One row an algorithm: its idea, its paper, what it needs, its own hyperparameters."""
+    """One row an algorithm: its idea, its paper, what it needs, its own selection and hyperparameters."""
     from shiftbed.algorithms import ALGORITHMS  # imports torch, which other tables do without
 
     table = Table("algorithm", "idea", "its hyperparameters")
@@ -48,7 +48,8 @@ def algorithm_table() -> Table:
         entry = ALGORITHMS[name]
         idea = (entry.cls.__doc__ or "").strip().split("\n")[0]
         needs = f"; needs {', '.join(entry.needs)}" if entry.needs else ""
-        table.add_row(name, f"{idea}\n[dim]{entry.paper}{needs}[/dim]", "\n".join(entry.space()))
+        selection = f"; selected by {entry.selection}" if entry.selection else ""
+        table.add_row(name, f"{idea}\n[dim]{entry.paper}{needs}{selection}[/dim]", "\n".join(entry.space()))
     return table
 
 

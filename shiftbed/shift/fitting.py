@@ -83,14 +83,15 @@ def train(
     on_device = [one.to(settings.device) for one in rows]
     runtime = find_runtime(settings.device)
     # A backbone learns in half precision, where that is fast; its softmax and losses stay in float32.
-    with numerics("tf32" if settings.network is None else default_precision(runtime), runtime):
-        for step in range(settings.steps):
-            for group in optimizer.param_groups:
-                group["lr"] = settings.rate * (1 + math.cos(math.pi * step / settings.steps)) / 2
+    precision = "tf32" if settings.network is None else default_precision(runtime)
+    for step in range(settings.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.rate * (1 + math.cos(math.pi * step / settings.steps)) / 2
+        with numerics(precision, runtime):  # anew for every step: it remembers weights in half precision until it ends
             loss = objective(*(one[step] for one in on_device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
     for network in networks:
         network.eval()
 

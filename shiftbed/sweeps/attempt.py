@@ -13,7 +13,7 @@ from shiftbed.algorithms import load_code
 from shiftbed.errors import ShiftbedError, sentence
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.capacity import is_out_of_memory
-from shiftbed.sweeps.leases import Lease
+from shiftbed.sweeps.leases import Lease, LeaseWatch
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, run_job
@@ -58,9 +58,14 @@ def attempt_remotely(
     runtime: dict[str, Any],
     should_stop: Callable[[], bool],
 ) -> dict[str, Any]:
-    """An attempt on another machine: all it is given is plain values, and paths that every machine sees."""
-    paths = [Path(path) for path in code]
-    return attempt(description, LocalStore(Path(root)), keep, Runtime(**runtime), should_stop=should_stop, code=paths)
+    """An attempt on another machine: all it is given is plain values, and paths that every machine sees.
+
+    A job that another attempt runs already, submitted twice, is left to that one, as if this one had been stopped.
+    """
+    store, paths = LocalStore(Path(root)), [Path(path) for path in code]
+    if LeaseWatch(store).lives(description["id"]):
+        return {"event": "ended", "outcome": "stopped"}
+    return attempt(description, store, keep, Runtime(**runtime), should_stop=should_stop, code=paths)
 
 
 @lru_cache

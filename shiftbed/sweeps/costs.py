@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from shiftbed.data import card
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import AlgorithmError, ShiftbedError, sentence
 from shiftbed.sweeps.records import mean_seconds
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
@@ -21,6 +21,7 @@ from shiftbed.training.trainer import Trainer
 WARM_UP, TIMED = 2, 5  # steps of a probe
 SPLIT_BYTES, CLASS_BYTES = 400, 8  # of a record's split, and of each class in it
 OTHER_BYTES = 12_000  # of a job's other files
+PLAIN = "Steps were measured plainly; compiled and captured, as a sweep makes them on a GPU, most are faster."
 Kind = tuple[str, str]  # dataset and algorithm
 
 
@@ -74,21 +75,23 @@ def measured_costs(
         on_probe: Told how many kinds are measured.
 
     Returns:
-        The costs, and a sentence if there are datasets that could not be measured.
+        The costs, and a sentence each if some could not be measured, and if jobs will be faster.
     """
     costs: dict[Kind, Cost] = {}
-    missing: dict[str, ShiftbedError] = {}
+    missing: dict[str, str] = {}  # why, by dataset, or by algorithm and dataset
     for number, (kind, some) in enumerate(jobs.items()):
         on_probe("measuring steps", number, len(jobs))
         if kind[0] in missing:
             continue
         try:
             costs[kind] = _measured(some, Runtime(runtime.device, accelerate=False))
-        except ShiftbedError as error:
-            missing[kind[0]] = error
-    if not missing:
-        return costs, []
-    return costs, [f"No estimate for {', '.join(missing)}: {next(iter(missing.values()))}"]
+        except Exception as error:  # a bug in someone's algorithm hides no other's estimate
+            of_all = isinstance(error, ShiftbedError) and not isinstance(error, AlgorithmError)
+            missing[kind[0] if of_all else f"{kind[1]} on {kind[0]}"] = sentence(error)
+    notes = [f"No estimate for {', '.join(missing)}: {next(iter(missing.values()))}"] if missing else []
+    if runtime.on_gpu and costs:
+        notes.append(PLAIN)
+    return costs, notes
 
 
 def _measured(jobs: Sequence[Job], runtime: Runtime) -> Cost:

@@ -63,6 +63,7 @@ class ClusterExecutor(ABC):
         self._submitted: dict[str, Job] = {}
         self._deaths: dict[str, tuple[int, int]] = {}
         self._looked = 0.0
+        self._filled = 0.0
 
     @abstractmethod
     def _submit(self, jobs: list[Job]) -> None:
@@ -99,10 +100,24 @@ class ClusterExecutor(ABC):
         return progress
 
     def _fill_queue(self) -> None:
-        room = MOST_SUBMITTED - len(self._submitted)
-        batch = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-        # Another launcher may have finished some since.
-        batch = [job for job in batch if not self._is_done(job.id)]
+        """Submits what is not done and runs nowhere: another launcher, or one now dead, may have submitted it."""
+        elsewhere = self._progress.elsewhere
+        if time.monotonic() - self._filled < LOOK_SECONDS and all(job.id in elsewhere for job in self._waiting):
+            return
+        self._filled = time.monotonic()
+        batch: list[Job] = []
+        for _ in range(len(self._waiting)):
+            if len(self._submitted) + len(batch) == MOST_SUBMITTED:
+                break
+            job = self._waiting.popleft()
+            if self._is_done(job.id):
+                continue
+            if self._watch.held(job.id):
+                elsewhere.add(job.id)
+                self._waiting.append(job)
+            else:
+                elsewhere.discard(job.id)
+                batch.append(job)
         self._submitted |= {job.id: job for job in batch}
         if batch:
             self._submit(batch)
@@ -111,6 +126,7 @@ class ClusterExecutor(ABC):
         """Looks whether the job is done; if so it has ended."""
         done = self._store.get(JobFiles(job_id).done)
         if done is not None:
+            self._progress.elsewhere.discard(job_id)
             self._progress.ended[job_id] = json.loads(done)["status"]
         return done is not None
 

@@ -28,7 +28,10 @@ class ForkServer:
     def __init__(self) -> None:
         if not hasattr(os, "fork"):
             raise ShiftbedError("Sweeps on this machine need a system that can fork processes; on Windows use WSL.")
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:  # a Mac has no such sockets
+            raise ShiftbedError("Sweeps in processes of their own need Linux; here use `--on ray`.") from error
         # One thread each: forking a process with threads is unsafe, and jobs run on one thread anyway. A session of its
         # own keeps Ctrl-C from it: the launcher decides what happens to the workers.
         self._process = subprocess.Popen(

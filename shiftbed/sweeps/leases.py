@@ -19,6 +19,7 @@ from shiftbed.training.store import Store
 
 BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 15.0
+SIGN_SECONDS = 3.0  # for a sign of life, where work is only done twice if it comes later
 
 
 class Lease:
@@ -76,6 +77,15 @@ class LeaseWatch:
         """Whether somebody who seems alive holds the job."""
         moved = self.moved(job_id)
         return bool(moved) or (moved is False and time.monotonic() - self._seen[job_id][1] < self._patience)
+
+    def lives(self, job_id: str) -> bool:
+        """Whether whoever holds the job shows a sign of life within a few beats, which this waits for."""
+        alive = False if self.moved(job_id) else None  # the first look shows a lease, and not whether it moves
+        deadline = time.monotonic() + SIGN_SECONDS
+        while alive is False and time.monotonic() < deadline:
+            time.sleep(0.2 * BEAT_SECONDS)
+            alive = self.moved(job_id)
+        return bool(alive)
 
     def moved(self, job_id: str) -> bool | None:
         """Whether the holder of the job has shown a sign of life since the last look; None if nobody holds it."""

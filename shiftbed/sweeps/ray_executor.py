@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,9 @@ class RayExecutor(ClusterExecutor):
 
     def _hear(self) -> Iterator[tuple[str, dict[str, Any]]]:
         tasks = list(self._tasks)
+        if not tasks:  # all that is left runs elsewhere
+            time.sleep(TICK_SECONDS)
+            return
         if not self._ray.wait(tasks, num_returns=1, timeout=TICK_SECONDS)[0]:
             return
         for task in self._ray.wait(tasks, num_returns=len(tasks), timeout=0)[0]:

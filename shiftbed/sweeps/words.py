@@ -49,8 +49,17 @@ def _value(given: Any) -> Any:
         return given
 
 
-def _unless_auto(given: Any) -> Any:
-    return None if given == "auto" else given
+def parse_jobs_per_device(given: Any) -> int | None:
+    """How many jobs share a GPU; None, which the word auto stands for, is as many as the first leave room for.
+
+    Raises:
+        HparamError: It is neither.
+    """
+    if given is None or given == "auto":
+        return None
+    if not str(given).isdecimal() or int(given) < 1:
+        raise HparamError(f"Jobs per device are a number from 1 on, or auto, not '{given}'.")
+    return int(given)
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
@@ -95,7 +104,7 @@ class SweepWords(BaseModel):
     workers: int | None = Field(default=None, ge=1)
     keep: Keep = "none"
     blind: bool = False
-    jobs_per_device: Annotated[int | None, Field(ge=1), BeforeValidator(_unless_auto)] = None
+    jobs_per_device: Annotated[int | None, BeforeValidator(parse_jobs_per_device)] = None
     only: Names = ()
 
     def request(self) -> Request:

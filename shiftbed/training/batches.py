@@ -72,24 +72,29 @@ class TaskData:
         return (shape[0], size, size) if size else shape
 
     def step_inputs(self, step: int) -> tuple[torch.Tensor, ...]:
-        """The tensors that `batches` makes a step of: examples, and how their images are changed."""
+        """The tensors that `batches` makes a step of: examples, and how their images are changed.
+
+        They have the same shapes at every step, as a captured step needs it. So images from the host, which are padded
+        to the largest of their batch, are changed here already.
+        """
         block = self._block_of(step)
         within = step % BLOCK
-        examples: tuple[torch.Tensor, ...] = (block.places[within],)
-        if self._fetcher is not None:
-            examples = (*examples, self._fetched(step))
         if block.changes is None:
-            return examples
+            return (block.places[within],)
         count = self.batch_size * (len(self.streams) + len(self.unlabelled))
-        return (*examples, *_tensors(block.changes[within * count : (within + 1) * count]))
+        changes = block.changes[within * count : (within + 1) * count]
+        if self._fetcher is not None:
+            return block.places[within], augment(self._fetched(step), changes)
+        return (block.places[within], *_tensors(changes))
 
     def batches(self, places: torch.Tensor, *more: torch.Tensor) -> Batches:
         """The minibatches of the examples at these places."""
-        images, changes = (more[0], more[1:]) if self._fetcher is not None else (self.pool.inputs(places), more)
-        if self._block.changes is None:
-            x = as_model_input(images)
+        if self._fetcher is not None:
+            (x,) = more
+        elif self._block.changes is None:
+            x = as_model_input(self.pool.inputs(places))
         else:
-            x = augment(images, _with_tensors(self._block.changes, changes))
+            x = augment(self.pool.inputs(places), _with_tensors(self._block.changes, more))
         sizes = [self.batch_size] * len(self.streams)
         x, *unlabelled = x.split([sum(sizes), *([self.batch_size] * len(self.unlabelled))])
         places = places[: len(x)]

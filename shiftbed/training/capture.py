@@ -58,7 +58,8 @@ class CapturedStep:
     def _beside(self, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Runs on the stream that will capture, so that its memory and kernels are the same."""
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            metrics = step()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return metrics
+        try:
+            with torch.cuda.stream(self._stream):
+                return step()
+        finally:  # also where memory ran out, after which steps go on without this stream
+            torch.cuda.current_stream().wait_stream(self._stream)

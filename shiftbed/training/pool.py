@@ -1,9 +1,11 @@
 """The examples of a dataset where a job can draw them: resident on its device, or streamed from the host."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from shiftbed.protocols import Split
 from shiftbed.training.augment import padded
 
 SHARE_OF_MEMORY = 0.5  # of what is free on a device, for the examples of one dataset
+MEMORY = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +111,13 @@ def _sizes(inputs: Sequence[Sequence[np.ndarray] | np.ndarray]) -> tuple[np.ndar
 
 
 def _free_memory(device: str) -> int:
+    """Bytes that are free, or that the system would free: a pack that was just written lies in its cache."""
     if device != "cpu":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    said = MEMORY.read_text() if MEMORY.exists() else ""
+    found = re.search(r"MemAvailable:\s*(\d+) kB", said)
+    # Where the system does not say what is free, as on a Mac, it is taken to be all there is.
+    return 1024 * int(found[1]) if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _reduced(values: Sequence[np.ndarray] | np.ndarray, side: int) -> np.ndarray:

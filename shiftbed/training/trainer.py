@@ -94,11 +94,7 @@ class Trainer:
             self.algorithm.rng = reseed(self.job.id, self.step, "update")
             set_learning_rates(_optimizers(self.algorithm), self.job.recipe, self.step)
             inputs = self.data.step_inputs(self.step)
-            if self._captured is None:
-                metrics = self._within_memory(inputs)
-            else:
-                metrics = self._captured(self.algorithm.phase(self.step), *inputs)
-                self.algorithm.step = self.step + 1  # a replay runs no Python
+            metrics = self._within_memory(inputs)
         self.step += 1
         return metrics
 
@@ -106,7 +102,11 @@ class Trainer:
         """A step; where the memory does not suffice, one that needs less of it and comes to the same."""
         while True:
             try:
-                return self._make_step(*inputs)
+                if self._captured is None:
+                    return self._make_step(*inputs)
+                metrics = self._captured(self.algorithm.phase(self.step), *inputs)
+                self.algorithm.step = self.step + 1  # a replay runs no Python
+                return metrics
             except torch.OutOfMemoryError as error:
                 for optimizer in _optimizers(self.algorithm):
                     optimizer.zero_grad()
@@ -118,6 +118,9 @@ class Trainer:
 
     def _save_memory(self) -> bool:
         """Parts of a batch one after the other for separable losses, else activations computed twice, if possible."""
+        if self._captured is not None:  # its graph holds memory of its own, and always the whole batch
+            self._captured = None
+            return True
         algorithm = self.algorithm
         if ALGORITHMS[self.job.algorithm].separable and type(algorithm).update is Algorithm.update:
             algorithm.parts *= 2

@@ -239,6 +239,20 @@ def test_under_autocast_the_discriminator_keeps_float32(name):
     assert kinds == [(torch.float32, torch.float32)] * 2
 
 
+@pytest.mark.parametrize("name", PLAYERS)
+def test_under_autocast_the_discriminator_s_gradients_keep_float32(name):
+    gradients = []
+    for autocast in (False, True):
+        algorithm = build(name, dtype=torch.float32, grad_penalty=10.0)
+        algorithm.featurizer = nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(128))
+        algorithm.step = 1  # the discriminator's turn
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            algorithm.update(make_batches(0, dtype=torch.float32))
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in algorithm.discriminator.parameters()]))
+    assert gradients[0].abs().max() > 0
+    assert torch.equal(*gradients)
+
+
 def test_the_space_of_the_players_depends_on_the_size_of_images():
     space = ALGORITHMS["CDANN"].space
     small, large = space("", "small"), space("", "large")

@@ -54,6 +54,7 @@ def test_the_number_of_operations_does_not_grow_with_the_pairs_of_domains(name):
     ("name", "forwards"),
     [
         *((name, 1) for name in ("CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD", "GroupDRO", "EQRM", "MTL", "Mixup")),
+        ("ERDG", 1),  # for both of its phases
         ("Transfer", 3),  # for the risk, for the gap, and for the adversarial head
     ],
 )

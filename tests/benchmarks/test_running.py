@@ -91,6 +91,16 @@ def cli(*words):
     return CliRunner().invoke(app, ["benchmark", *map(str, words)])
 
 
+def test_a_benchmark_shares_gpus_as_a_sweep_does(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr("shiftbed.benchmarks.running.sweep", lambda *_, **how: asked.append(how) or Progress([]))
+    words = ("--file", folder / "mine.yaml", "--out", folder / "out", "--device", "cpu", "--jobs-per-device")
+    for given in (3, "auto"):
+        assert cli(*words, given).exit_code == 0
+    assert [how["jobs_per_device"] for how in asked] == [3, None]
+    assert "a number from 1 on, or auto, not '0'" in str(cli(*words, 0).exception)
+
+
 def test_a_dry_run_counts_jobs_and_those_that_are_done(folder):
     words = ["--file", folder / "mine.yaml", "--out", folder / "out", "--trials", 3, "--dry-run", "--json"]
     shown = json.loads(cli(*words).output)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shiftbed.errors import DataError
-from shiftbed.shift import bounds
+from shiftbed.shift import bounds, fitting
 from shiftbed.shift.bounds import Bounds, bounds_of, deviation, finite_sample_terms
 from shiftbed.shift.concept import disagreements, discrepancy, labelling_function
 from shiftbed.shift.measures import Settings, take
@@ -210,3 +210,18 @@ def test_networks_that_learn_noise_by_heart_have_complexity_one():
     signs = np.where(np.random.default_rng(0).random(40) < 0.5, 1, -1)
     assert terms.pairs_test <= 2 * abs(signs.sum()) / 40 + 1e-6  # on equal inputs a network has one value
     assert terms.total == pytest.approx(deviation(40, 40) + terms.pairs_train + terms.pairs_test + terms.losses_train)
+
+
+def test_a_backbone_learns_in_half_precision_what_it_learns_in_single(monkeypatch):
+    # Autocast remembers weights in half precision until it ends: around all steps it would hand out the first ones.
+    images = np.random.default_rng(0).random((64, 3, 16, 16), dtype=np.float32)
+    labelled = sample("made", images, (images[:, 0].mean((1, 2)) > images[:, 1].mean((1, 2))).astype(int))
+    settings = Settings(network="small", optimizer="sgd", rate=0.1, steps=12, batch_size=16)
+    learned = {}
+    for precision in ("float32", "bf16"):
+        monkeypatch.setattr(fitting, "default_precision", lambda runtime, precision=precision: precision)
+        network = fitting.learn_labels(labelled, settings, 0).network
+        with torch.no_grad():
+            learned[precision] = network(torch.from_numpy(images))
+    difference = (learned["bf16"] - learned["float32"]).norm() / learned["float32"].norm()
+    assert difference < 0.25

@@ -1,7 +1,8 @@
 """Kills the workers of a sweep, and now and then a launcher: `python killer.py FOLDER LOG KILLS JOBS`.
 
-It picks live workers that have started a job, as their leases say, and logs every kill as a line of JSON. Kills are
-spread over the sweep: as many of them as jobs are done, in proportion, and a few ahead.
+It picks live workers that have started a job, as their leases say, and logs every kill as a line of JSON; KILLS are of
+workers, those of launchers come on top. They are spread over the sweep: as many of them as jobs are done, in
+proportion, and a few ahead.
 """
 
 import json
@@ -62,14 +63,14 @@ def main(folder: Path, log: Path, kills: int, jobs: int) -> None:
             if not victims or done * jobs > kills * (finished + AHEAD):
                 continue
             pid = chance.choice(sorted(victims))
-            if send(pid, signal.SIGKILL):
-                done += 1
-                line = {"kill": done, "worker": pid, "job": victims[pid], "finished": finished}
-                print(json.dumps(line), file=file, flush=True)
+            if not send(pid, signal.SIGKILL):
+                continue
+            done += 1
+            line = {"kill": done, "worker": pid, "job": victims[pid], "finished": finished}
+            print(json.dumps(line), file=file, flush=True)
             above = launchers(folder) if done % LAUNCHER_EVERY == 0 else []
             if above and send(above[0], signal.SIGKILL):
                 print(json.dumps({"kill": done, "launcher": above[0]}), file=file, flush=True)
-                done += 1
 
 
 if __name__ == "__main__":

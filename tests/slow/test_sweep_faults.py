@@ -85,7 +85,7 @@ def test_two_hundred_kills_leave_every_job_done_once_and_the_same_tables(tmp_pat
     print(f"{workers} workers and {above} launchers killed in {time.monotonic() - started:.0f} s, {restarts} restarts;")
     print(f"{len(per_job)} of {JOBS} jobs lost a worker, at most {max(per_job.values())} times;")
     print(f"kills while 0, 15, 30, 45 jobs and more were done: {[quarters[quarter] for quarter in range(4)]}")
-    assert workers + above >= KILLS and above >= 3 and restarts >= 3
+    assert workers >= KILLS and above >= 3 and restarts >= 3
     assert all(quarters[quarter] >= KILLS // 10 for quarter in range(4)), "all of the sweep is disturbed"
     ids = [job.id for job in finished_jobs(LocalStore(folder))]
     assert len(ids) == len(set(ids)) == JOBS

@@ -11,7 +11,9 @@ import pytest
 
 from shiftbed.algorithms import load_code
 from shiftbed.errors import ShiftbedError
+from shiftbed.sweeps.attempt import attempt_remotely
 from shiftbed.sweeps.executors import MOST_DEATHS, ClusterExecutor, cluster_runtime, needed
+from shiftbed.sweeps.leases import Lease, LeaseWatch
 from shiftbed.sweeps.pool import LocalPool
 from shiftbed.tables import as_csv, read_tables
 from shiftbed.training.run import JobFiles, parse_records, run_job
@@ -45,7 +47,7 @@ class Scripted(ClusterExecutor):
     def __init__(self, store, script):
         super().__init__(store)
         self.script = script
-        self.batches = []
+        self.batches, self.queue = [], []
         self.dismissed = False
 
     def _submit(self, jobs):
@@ -53,7 +55,8 @@ class Scripted(ClusterExecutor):
         self.queue = list(jobs)
 
     def _hear(self):
-        for job in self.queue:
+        heard, self.queue = self.queue, []
+        for job in heard:
             act = self.script.get(job.id, []).pop(0) if self.script.get(job.id) else "run"
             if act == "run":
                 yield job.id, {"event": "ended", "outcome": run_job(job, self._store)}
@@ -80,6 +83,25 @@ def test_a_job_that_gets_further_each_time_is_tried_for_ever_and_one_that_does_n
     assert json.loads(store.get(JobFiles(stuck.id).failure))["why"] == why
     assert progress.deaths == 5 + MOST_DEATHS and progress.left == 0 and executor.dismissed
     assert Scripted(store, {}).run([moving, fine]).found == 2
+
+
+def test_a_job_that_runs_elsewhere_is_not_submitted_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("shiftbed.sweeps.executors.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("shiftbed.sweeps.leases.BEAT_SECONDS", 0.05)
+    store, held, free = LocalStore(tmp_path), tiny_job("ERM", steps=1), tiny_job("ERM", trial=1, steps=1)
+    executor, attempts = Scripted(store, {}), []
+
+    def look(progress):
+        if progress.state(free.id) == "done" and not attempts:
+            assert progress.state(held.id) == "running"
+            attempts.append(attempt_remotely(held.describe(), str(tmp_path), [], "none", {}, lambda: False))
+            run_job(held, store)
+
+    with Lease(store, held.id):
+        assert executor.run([held, free], look).ended == {held.id: "done", free.id: "done"}
+    assert executor.batches == [1], "the held one was never submitted"
+    assert attempts == [{"event": "ended", "outcome": "stopped"}], "and, had it been, would have been left"
+    assert not LeaseWatch(store).lives(held.id)
 
 
 def test_many_jobs_are_submitted_in_batches_that_a_scheduler_accepts(tmp_path, monkeypatch):

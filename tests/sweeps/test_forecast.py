@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from shiftbed.errors import HparamError
+from shiftbed.errors import DataError, HparamError
 from shiftbed.sweeps import forecast as room
 from shiftbed.sweeps.cautions import cautions
 from shiftbed.sweeps.costs import Cost, disk_bytes, kinds, measured_costs
@@ -88,6 +88,20 @@ def test_seconds_grow_with_the_batch_between_the_smallest_and_the_largest(monkey
     (cost,) = costs.values()
     assert gaps == []
     assert cost(middle) == pytest.approx(1 + 4 * 2 + 100 * 0.2)
+
+
+def test_a_probe_that_fails_hides_no_other_estimate(monkeypatch):
+    def seconds(job, runtime):
+        if job.dataset == "RotatedDigits":
+            raise DataError("It is not here.")
+        return (1.0, 2.0, 1 / (job.algorithm != "IRM"))
+
+    monkeypatch.setattr("shiftbed.sweeps.costs._seconds", seconds)
+    jobs = kinds(plan(Request(["ColoredDigits", "RotatedDigits"], ["IRM", "ERM", "CORAL"])))
+    costs, (gap, faster) = measured_costs(jobs, Runtime("cuda"))
+    assert list(costs) == [("ColoredDigits", "ERM"), ("ColoredDigits", "CORAL")]
+    assert gap.startswith("No estimate for IRM on ColoredDigits, RotatedDigits: ZeroDivisionError in test_forecast.py")
+    assert "most are faster" in faster
 
 
 def budget_of(monkeypatch, costs, request, seconds, store):

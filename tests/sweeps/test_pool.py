@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shiftbed.errors import ShiftbedError
+from shiftbed.sweeps.forkserver import ForkServer
 from shiftbed.sweeps.leases import Lease, LeaseWatch
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool
@@ -165,6 +166,15 @@ def test_a_launcher_leaves_its_own_sleeping_worker_when_another_has_finished_the
     LocalStore(tmp_path).create_exclusive(JobFiles(jobs[0].id).done, json.dumps(result).encode())
     assert launcher.wait(timeout=30) == 0
     assert not signal_if_alive(sleeper, 0)
+
+
+def test_a_system_without_the_sockets_of_workers_gets_one_sentence(monkeypatch):
+    def refuse(*_):
+        raise OSError("Protocol not supported")
+
+    monkeypatch.setattr("socket.socketpair", refuse)
+    with pytest.raises(ShiftbedError, match="need Linux; here use `--on ray`"):
+        ForkServer()
 
 
 def test_code_that_only_workers_cannot_run_is_one_sentence(tmp_path):

@@ -100,6 +100,15 @@ def test_what_is_wrong_in_a_plan_is_one_sentence(plan, text, words):
         sweep_words({}, plan)
 
 
+@pytest.mark.parametrize("given, jobs", [(4, 4), ("4", 4), ("auto", None)])
+def test_jobs_per_device_are_a_number_or_auto(given, jobs):
+    words = {"datasets": "PACS", "algorithms": "ERM", "out": "x", "jobs_per_device": given}
+    assert sweep_words(words).jobs_per_device == jobs
+    for wrong in ("many", 0, 1.5):
+        with pytest.raises(HparamError, match="a number from 1 on, or auto"):
+            sweep_words({**words, "jobs_per_device": wrong})
+
+
 def test_a_plan_that_is_not_there(tmp_path):
     with pytest.raises(HparamError, match=r"nothing\.yaml cannot be read"):
         sweep_words({}, tmp_path / "nothing.yaml")

@@ -11,6 +11,7 @@ from shiftbed.errors import AlgorithmError, StoreError
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trackers import TRACKERS
+from shiftbed.training.trainer import Trainer
 from tests.conftest import tiny_job
 
 
@@ -93,6 +94,16 @@ def test_a_batch_that_does_not_fit_is_taken_in_parts(monkeypatch, tmp_path):
     assert run_job(job, parts) == "done"
     for one, two in zip(shiftbed_rows(tmp_path / "whole", job), shiftbed_rows(tmp_path / "parts", job), strict=True):
         assert one["splits"]["-90%/in"]["loss"] == pytest.approx(two["splits"]["-90%/in"]["loss"], rel=1e-4)
+
+
+def test_a_captured_step_that_does_not_fit_goes_on_plainly():
+    def full(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    plain, captured = Trainer(tiny_job("ERM")), Trainer(tiny_job("ERM"))
+    captured._captured = full
+    losses = [[float(trainer.advance()["loss"]) for _ in range(3)] for trainer in (plain, captured)]
+    assert losses[0] == losses[1]
 
 
 def test_a_method_that_needs_the_whole_batch_says_so(monkeypatch, tmp_path):

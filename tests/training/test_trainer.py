@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms import ERM, register
 from shiftbed.data import load
+from shiftbed.training import pool
 from shiftbed.training.pool import pool_of
 from shiftbed.training.recipes import recipe
 from shiftbed.training.schedules import learning_rate_factor, set_learning_rates
@@ -32,6 +33,15 @@ def test_a_batch_is_the_next_stretch_of_every_training_domain_s_stream():
             assert y.tolist() == load("ColoredDigits")[domain].labels[chosen].tolist()
     first, second = (stream.take(0, 1000) for stream in streams.values())
     assert len(first) == len(second) and not np.array_equal(np.argsort(first), np.argsort(second)), "each its own"
+
+
+def test_memory_that_the_system_would_free_counts_as_free(tmp_path, monkeypatch):
+    said = tmp_path / "meminfo"
+    said.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:   4000 kB\n")
+    monkeypatch.setattr(pool, "MEMORY", said)
+    assert pool._free_memory("cpu") == 4000 * 1024
+    monkeypatch.setattr(pool, "MEMORY", tmp_path / "none")
+    assert pool._free_memory("cpu") > 2**28
 
 
 def test_larger_images_are_averaged_down():

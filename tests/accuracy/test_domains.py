@@ -1,0 +1,106 @@
+"""Which domains models are judged by, and which they must not be."""
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shiftbed.accuracy import domains
+from shiftbed.accuracy.domains import labelled_source, of_dataset, sampled, trained_on, unseen
+from shiftbed.accuracy.extraction import DomainImages
+from shiftbed.accuracy.predict import predict_accuracy
+from shiftbed.data import card
+from shiftbed.data.dataset import Domain, FixedDomains, MultiDomainDataset
+from shiftbed.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+CLASSES = ("0", "1")
+NAMES = ("fog-1", "fog-2", "site-1", "flickr", "to-train-on")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """A dataset of five domains, one of which is there to train on."""
+    about = card("RotatedDigits").model_copy(
+        update={
+            "name": "made",
+            "classes": CLASSES,
+            "domains": dict.fromkeys(NAMES, 40),
+            "clusters": {"web": ("flickr",)},
+            "splits": {"sources": FixedDomains(train=("to-train-on",))},
+        }
+    )
+    random = np.random.default_rng(0)
+    found = [
+        Domain(name, random.integers(0, 256, (40, 8, 8, 3)).astype(np.uint8), random.integers(0, 2, 40))
+        for name in NAMES
+    ]
+    data = MultiDomainDataset(about, tuple(found))
+    monkeypatch.setattr(domains, "card", lambda name: about)
+    monkeypatch.setattr(domains, "load", lambda name: data)
+    return data
+
+
+def test_severities_of_a_corruption_are_one_group_and_clusters_another(made):
+    found = {one.name: one.group for one in of_dataset("made", CLASSES)}
+    assert found == dict(zip(NAMES, ("fog", "fog", "site-1", "web", "to-train-on"), strict=True))
+
+
+def test_images_are_not_copied(made):
+    for mine, domain in zip(of_dataset("made", CLASSES), made.domains, strict=True):
+        assert mine.images() is domain.inputs
+    assert len({one.id for one in of_dataset("made", CLASSES)}) == len(NAMES)
+
+
+def test_what_was_trained_on_or_is_there_for_it_is_not_judged_by(made):
+    seen = {("made", "fog-1"), ("other", "fog-2")}
+    assert [one.name for one in unseen("made", CLASSES, seen)] == ["fog-2", "site-1", "flickr"]
+    assert [one.name for one in unseen("made/to-train-on", CLASSES)] == ["to-train-on"]
+    with pytest.raises(DataError, match="Models were trained on all of made/fog-1"):
+        unseen("made/fog-1", CLASSES, seen)
+
+
+def test_a_source_is_all_that_was_not_trained_on_as_one_array(made):
+    source = labelled_source("made", CLASSES, {("made", name) for name in NAMES[2:]})
+    assert np.array_equal(source.images(), np.concatenate([domain.inputs for domain in made.domains[:2]]))
+    assert np.array_equal(source.labels, np.concatenate([domain.labels for domain in made.domains[:2]]))
+
+
+def test_a_sample_is_always_the_same_and_keeps_labels_with_images():
+    images = np.arange(600, dtype=np.uint8).reshape(-1, 1, 1, 1)
+    source = DomainImages.of("source", images, np.arange(600, dtype=np.uint8))
+    some = sampled(source, 30)
+    assert np.array_equal(some.images().ravel(), some.labels) and len(some.labels) == 30
+    assert sampled(source, 30).id == some.id
+    assert sampled(some, 30) is some
+
+
+def test_jobs_say_what_they_were_trained_on(tmp_path):
+    splits = [{"domain": "a", "role": "train"}, {"domain": "a", "role": "validation"}, {"domain": "b", "role": "test"}]
+    (tmp_path / "job.json").write_text(json.dumps({"dataset": "made", "splits": splits}))
+    assert trained_on([tmp_path, tmp_path / "says-nothing"]) == {("made", "a")}
+
+
+def test_the_labels_of_the_domain_that_is_asked_about_are_not_fitted_on():
+    random = np.random.default_rng(0)
+
+    def model(images):
+        return 3 * images.mean(axis=(1, 2)) / 255
+
+    def some(noise):
+        labels = random.integers(0, 2, 60)
+        values = random.normal(100, noise, (60, 4, 4, 2)) + 30 * np.eye(2)[labels][:, None, None]
+        return values.clip(0, 255).astype(np.uint8), labels
+
+    labelled = {str(noise): some(noise) for noise in range(60, 240, 15)}
+    made = predict_accuracy(model, labelled["90"][0], source=some(50), domains=labelled)
+    assert made.domains == len(labelled) - 1
+
+
+def test_the_page_says_what_the_study_found():
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    updated = runpy.run_path(str(ROOT / "scripts" / "accuracy_page.py"))["updated"]
+    assert updated(page) == page, "run python scripts/accuracy_page.py"
+    assert "| cot | 1.34 |" in page

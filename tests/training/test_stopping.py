@@ -1,0 +1,43 @@
+"""A job that is told to stop: it saves and leaves, and leaves also where it cannot save in time."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from shiftbed.algorithms import ERM, register
+from shiftbed.cli import shared
+from tests.test_cli import shiftbed  # noqa: F401
+
+TRAIN = ("train", "ColoredDigits", "Signalled", "--test=-90%", "--steps=6", "--set=batch_size=4", "--device=cpu")
+
+
+def test_a_signal_saves_and_the_same_command_goes_on_from_there(shiftbed):  # noqa: F811
+    made = []
+
+    class Signalled(ERM):
+        """Is told to stop in its third update."""
+
+        def update(self, minibatches, unlabeled=None):
+            made.append(self.step + 1)
+            if self.step == 2:
+                signal.raise_signal(signal.SIGTERM)
+            return super().update(minibatches, unlabeled)
+
+    register()(Signalled)
+    stopped = shiftbed(*TRAIN)
+    assert stopped.code == 130 and "nothing is lost" in stopped.out
+    assert json.loads(shiftbed(*TRAIN, "--json").out)["status"] == "done"
+    assert made == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_does_not_save_itself_in_time_is_interrupted(monkeypatch):
+    monkeypatch.setattr(shared, "STOP_SECONDS", 0.02)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)]
+    with pytest.raises(KeyboardInterrupt), shared.stop_flag() as should_stop:
+        signal.raise_signal(signal.SIGINT)
+        assert should_stop()
+        time.sleep(10)  # as an evaluation of many images
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)] == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
