@@ -20,7 +20,7 @@ STANDARD = tuple(name for name in CORRUPTIONS if CORRUPTIONS[name].family != "ba
 SEVERITIES = (1, 3, 5)
 MOST = 500  # source images: more make the corrupted domains slower and the prediction hardly better
 CLEAN = "clean"
-Seen = Collection[tuple[str, str]]  # datasets and domains that models were trained on
+Seen = Collection[tuple[str, str]]  # datasets and domains whose labels must not be used
 
 
 def corrupted(
@@ -83,6 +83,12 @@ def held_out(run: Path, most: int = MOST) -> DomainImages:
     return _together(name, [(data[split.domain], split.indices) for split in splits], most)
 
 
+def domain_of(where: str) -> tuple[str, str]:
+    """The dataset and the domain of `DATASET/DOMAIN`."""
+    known, domain = _named(where)
+    return known.name, domain
+
+
 def trained_on(folders: Iterable[Path]) -> Seen:
     """The datasets and domains that jobs were trained on, as their folders say."""
     jobs = [about for folder in folders if (about := job_of(folder)) is not None]
@@ -114,12 +120,12 @@ def of_dataset(name: str, classes: Sequence[str]) -> Iterator[DomainImages]:
 def unseen(name: str, classes: Sequence[str], seen: Seen = ()) -> list[DomainImages]:
     """The labelled domains of a dataset that models can be judged on.
 
-    Those that one of them was trained on are left out, and unless they are named those that are there to train on.
+    Those that one of them has seen are left out, and unless they are named those that are there to train on.
 
     Args:
         name: DATASET, or DATASET/DOMAIN.
         classes: The models'.
-        seen: What models were trained on.
+        seen: What models were trained on, and what they are asked about.
 
     Raises:
         DataError: None is left.
@@ -129,7 +135,9 @@ def unseen(name: str, classes: Sequence[str], seen: Seen = ()) -> list[DomainIma
     out = {*seen, *((known.name, domain) for split in without_test for domain in split.train)}
     found = [domain for domain in of_dataset(name, classes) if (known.name, domain.name) not in out]
     if not found:
-        raise DataError(f"Models were trained on all of {name}, so that nothing can be judged by it; name other data.")
+        raise DataError(
+            f"Nothing is left of {name}: it was trained on, or it is what is asked about; name other labelled data."
+        )
     return found
 
 

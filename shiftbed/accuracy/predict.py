@@ -10,6 +10,7 @@ import numpy as np
 from shiftbed.accuracy.domains import (
     Seen,
     corrupted,
+    domain_of,
     held_out,
     labelled_source,
     sampled,
@@ -187,14 +188,15 @@ def predict_accuracy(
     classes = predictor.classes if isinstance(predictor, Model) else ()
     unlabelled = target(str(images), classes) if isinstance(images, str | Path) else DomainImages.of("images", images)
     outputs = extract(unlabelled)
-    seen = trained_on([folder] if folder is not None else [])
+    seen = {*trained_on([folder] if folder is not None else [])}
+    if isinstance(images, str | Path) and not Path(images).is_dir():
+        seen.add(domain_of(str(images)))
     known = _source(source, folder, classes, seen)
     reference_outputs = extract(known)
     _same_classes(outputs, reference_outputs, classes)
     if chosen.missing(reference_outputs):
         raise _cannot(chosen, reference_outputs)
     try:
-        # The target's own labels, if it has any, are never looked at.
         to_fit = [domain for domain in _labelled(domains, known, classes, seen) if domain.id != unlabelled.id]
     except DataError:
         if domains is not None:

@@ -45,8 +45,11 @@ class Scores:
     values: dict[str, np.ndarray] = field(default_factory=dict)
 
     def varying(self) -> "Scores":
-        """The same without methods whose score is equal on all domains of a classifier: no line goes through them."""
-        kept = {name: rows for name, rows in self.values.items() if all(np.ptp(row) > 0 for row in rows)}
+        """The same without methods whose score is equal on all domains of a classifier, or all but those of two groups.
+
+        No line goes through them: errors leave out one group, and the intervals of what is left out another.
+        """
+        kept = {name: rows for name, rows in self.values.items() if all(_varies(row, self.groups) for row in rows)}
         return replace(self, values=kept)
 
     def as_json(self) -> dict[str, Any]:
@@ -72,6 +75,11 @@ class Scores:
         groups = self.groups if by_group else None
         pairs = zip(self.values[method], self.accuracies, strict=True)
         return POINTS * np.stack([left_out_errors(scores, accuracies, groups) for scores, accuracies in pairs])
+
+
+def _varies(row: np.ndarray, groups: np.ndarray) -> bool:
+    values, counts = np.unique(row, return_counts=True)
+    return all(len(set(groups[row != value])) > 2 for value in values[counts > 1])
 
 
 def score_classifiers(
@@ -175,6 +183,17 @@ def _row(method: str, errors: np.ndarray, classifiers: Sequence[str], where: Map
     sizes = np.abs(errors)
     each = {name: float(sizes[place].mean()) for place, name in enumerate(classifiers)}
     return {"method": method, **each, **{name: float(sizes[:, some].mean()) for name, some in where.items()}}
+
+
+def cell_table(scores: Scores, by_group: bool = False) -> list[Row]:
+    """The mean absolute error of every method for every classifier in every group of domains, and in all."""
+    where = {name: scores.groups == name for name in dict.fromkeys(scores.groups.tolist())}
+    where["all"] = np.ones(len(scores.domains), bool)
+    return [
+        {"method": name, "classifier": classifier, **{group: float(row[some].mean()) for group, some in where.items()}}
+        for name in scores.values
+        for classifier, row in zip(scores.classifiers, np.abs(scores.errors(name, by_group)), strict=True)
+    ]
 
 
 def beside_paper(table: Sequence[Row]) -> list[Row]:

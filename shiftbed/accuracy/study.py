@@ -23,6 +23,7 @@ from shiftbed.training.store import LocalStore, read_json, write_json
 
 WEIGHTS = "weights.safetensors"
 SCORES = "scores.json"
+FEWEST_GROUPS = 4
 MOST_REMOVED = 12  # ways to remove a class, and as many to remove two
 Progress = Callable[[str, int, int], None]
 Change = Callable[[Outputs], Outputs]
@@ -230,7 +231,16 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
         scores: What methods say.
         out: The folder.
         calibrated: What methods that are estimates themselves say of calibrated models.
+
+    Raises:
+        DataError: There are too few groups of domains.
     """
+    groups = len(set(scores.groups.tolist()))
+    if groups < FEWEST_GROUPS:
+        raise DataError(
+            f"There are labelled domains of {groups} groups; a study needs {FEWEST_GROUPS}, of which two are left out at a "
+            "time."
+        )
     constant = [name for name in scores.values if name not in scores.varying().values]
     scores = scores.varying()
     columns = {name: [name] for name in dict.fromkeys(scores.groups.tolist())}
@@ -252,6 +262,7 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
     write_json(made, out / "study.json")
     write_json(scores.as_json(), out / SCORES)
     write_points(scores, out / "points.csv")
+    write_cells(scores, out / "mae.csv")
     pictures.scatter(scores, out / "scatter.png", scores.classifiers[0])
     pictures.spread(scores, out / "spread.png")
     if made["groups"]:
@@ -285,6 +296,15 @@ def write_points(scores: studies.Scores, path: Path) -> None:
             who = [rows[0][key] for key in ("classifier", "domain", "group")]
             said = [row[key] for row in rows for key in ("score", "predicted")]
             writer.writerow([*who, *(f"{value:.5g}" for value in (rows[0]["accuracy"], *said))])
+
+
+def write_cells(scores: studies.Scores, path: Path) -> None:
+    """Writes the errors of every method for every classifier, one column a group, each domain left out alone."""
+    rows = studies.cell_table(scores)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(rows[0])
+        writer.writerows([f"{value:.3f}" if isinstance(value, float) else value for value in row.values()] for row in rows)
 
 
 def _names(models: list[Model]) -> list[str]:

@@ -58,7 +58,7 @@ def test_what_was_trained_on_or_is_there_for_it_is_not_judged_by(made):
     seen = {("made", "fog-1"), ("other", "fog-2")}
     assert [one.name for one in unseen("made", CLASSES, seen)] == ["fog-2", "site-1", "flickr"]
     assert [one.name for one in unseen("made/to-train-on", CLASSES)] == ["to-train-on"]
-    with pytest.raises(DataError, match="Models were trained on all of made/fog-1"):
+    with pytest.raises(DataError, match="Nothing is left of made/fog-1"):
         unseen("made/fog-1", CLASSES, seen)
 
 
@@ -75,6 +75,15 @@ def test_a_sample_is_always_the_same_and_keeps_labels_with_images():
     assert np.array_equal(some.images().ravel(), some.labels) and len(some.labels) == 30
     assert sampled(source, 30).id == some.id
     assert sampled(some, 30) is some
+
+
+@pytest.mark.parametrize("given", [{"source": "RotatedDigits/75"}, {"source": "RotatedDigits/0"}])
+def test_a_source_is_neither_what_is_asked_about_nor_trained_on(given, monkeypatch):
+    monkeypatch.setattr("shiftbed.accuracy.predict.load", lambda *_: load_nothing())
+    monkeypatch.setattr("shiftbed.accuracy.predict.weights_file", Path)
+    monkeypatch.setattr("shiftbed.accuracy.predict.trained_on", lambda folders: {("RotatedDigits", "0")})
+    with pytest.raises(DataError, match=f"Nothing is left of {given['source']}"):
+        predict_accuracy("run/weights", "RotatedDigits/75", **given)
 
 
 def test_jobs_say_what_they_were_trained_on(tmp_path):
