@@ -238,8 +238,8 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
     groups = len(set(scores.groups.tolist()))
     if groups < FEWEST_GROUPS:
         raise DataError(
-            f"There are labelled domains of {groups} groups; a study needs {FEWEST_GROUPS}, of which two are left out at a "
-            "time."
+            f"There are labelled domains of {groups} groups; a study needs {FEWEST_GROUPS}, of which two are left out "
+            "together."
         )
     constant = [name for name in scores.values if name not in scores.varying().values]
     scores = scores.varying()
@@ -304,7 +304,9 @@ def write_cells(scores: studies.Scores, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(rows[0])
-        writer.writerows([f"{value:.3f}" if isinstance(value, float) else value for value in row.values()] for row in rows)
+        writer.writerows(
+            [f"{value:.3f}" if isinstance(value, float) else value for value in row.values()] for row in rows
+        )
 
 
 def _names(models: list[Model]) -> list[str]:

@@ -77,15 +77,6 @@ def test_a_sample_is_always_the_same_and_keeps_labels_with_images():
     assert sampled(some, 30) is some
 
 
-@pytest.mark.parametrize("given", [{"source": "RotatedDigits/75"}, {"source": "RotatedDigits/0"}])
-def test_a_source_is_neither_what_is_asked_about_nor_trained_on(given, monkeypatch):
-    monkeypatch.setattr("shiftbed.accuracy.predict.load", lambda *_: load_nothing())
-    monkeypatch.setattr("shiftbed.accuracy.predict.weights_file", Path)
-    monkeypatch.setattr("shiftbed.accuracy.predict.trained_on", lambda folders: {("RotatedDigits", "0")})
-    with pytest.raises(DataError, match=f"Nothing is left of {given['source']}"):
-        predict_accuracy("run/weights", "RotatedDigits/75", **given)
-
-
 def test_jobs_say_what_they_were_trained_on(tmp_path):
     splits = [{"domain": "a", "role": "train"}, {"domain": "a", "role": "validation"}, {"domain": "b", "role": "test"}]
     (tmp_path / "job.json").write_text(json.dumps({"dataset": "made", "splits": splits}))

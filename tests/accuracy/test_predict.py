@@ -239,6 +239,9 @@ def test_the_least_sure_come_first():
         (lambda run: predict_accuracy(run, "nowhere"), "is no folder of images"),
         (lambda run: predict_accuracy(run, "RotatedDigits/75", method="act-mc"), "Did you mean atc-mc"),
         (lambda run: predict_accuracy(run, "RotatedDigits/75", domains="EmojiStyles"), "are not the model's"),
+        (lambda run: predict_accuracy(run, "RotatedDigits/75", source="RotatedDigits/75"), "it is what is asked about"),
+        (lambda run: predict_accuracy(run, "RotatedDigits/75", source="RotatedDigits/0"), "it was trained on"),
+        (lambda run: predict_accuracy(run, "RotatedDigits/75", domains="RotatedDigits"), "Nothing is left"),
     ],
 )
 def test_bad_input_is_one_sentence(run, call, words):

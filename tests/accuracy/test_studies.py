@@ -12,7 +12,7 @@ from shiftbed.accuracy.methods import METHODS
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.pool import classifiers
 from shiftbed.accuracy.studies import Scores
-from shiftbed.accuracy.study import MOST_REMOVED, reductions, write_points
+from shiftbed.accuracy.study import MOST_REMOVED, reductions, write_cells, write_points, write_study
 from shiftbed.errors import DataError
 from shiftbed.networks import NETWORKS
 from shiftbed.published import table as published_table
@@ -41,6 +41,31 @@ def test_a_column_is_the_mean_over_its_domains_of_one_regression():
         assert row["all"] == pytest.approx((6 * row["left"] + 18 * row["right"]) / 24)
         assert row["all"] == pytest.approx(np.mean([row[name] for name in scores.classifiers]))
     assert table[0]["all"] < 1.5 < table[1]["all"]
+
+
+def test_the_whole_table_has_methods_classifiers_and_groups(tmp_path):
+    scores = made()
+    write_cells(scores, tmp_path / "mae.csv")
+    rows = list(csv.DictReader((tmp_path / "mae.csv").read_text().splitlines()))
+    assert [(row["method"], row["classifier"]) for row in rows[2:4]] == [("atc-mc", "model 2"), ("entropy", "model 0")]
+    errors = np.abs(scores.errors("atc-mc", by_group=False))[2]
+    assert float(rows[2]["group 7"]) == pytest.approx(errors[-3:].mean(), abs=1e-3)
+    assert float(rows[2]["all"]) == pytest.approx(errors.mean(), abs=1e-3)
+
+
+def test_a_method_that_is_constant_but_for_two_groups_is_not_judged():
+    scores = made(groups=4, each=1)
+    rows = scores.values["entropy"].copy()
+    rows[1] = (0.5, 0.5, 0.1, 0.9)
+    assert list(replace(scores, values={**scores.values, "entropy": rows}).varying().values) == ["atc-mc"]
+    rows[1] = (0.5, 0.4, 0.1, 0.9)
+    assert list(replace(scores, values={**scores.values, "entropy": rows}).varying().values) == ["atc-mc", "entropy"]
+
+
+def test_a_study_of_few_groups_is_refused(tmp_path):
+    scores = made(groups=3)
+    with pytest.raises(DataError, match="of 3 groups; a study needs 4"):
+        write_study(scores, tmp_path, scores)
 
 
 def test_ours_stand_beside_the_paper_s():

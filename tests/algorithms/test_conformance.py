@@ -262,4 +262,4 @@ def test_registration_says_what_it_is(name):
     assert first.endswith(".") and len(first) <= 110
     assert entry.paper and set(entry.needs) <= set(NEEDS)
     source = "the papers?|the (reference|published) code"
-    assert re.search(rf"Departures from ({source})", entry.cls.__doc__ or "") or name == "ERM"
+    assert re.search(rf"Departures from ({source})", entry.cls.__doc__ or "")

@@ -10,7 +10,7 @@ import torch.autograd as autograd
 import torch.nn.functional as F
 from torch import nn
 
-from shiftbed.algorithms import register
+from shiftbed.algorithms import domainbed, register
 from shiftbed.algorithms.domainbed import ERM, Algorithm, misc, networks
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
@@ -210,6 +210,13 @@ def test_a_whole_network_takes_and_gives_its_weights_at_once():
     other.reset_weights(misc.ParamDict(one.state_dict()) * 2 - misc.ParamDict(one.state_dict()))
     x = make_batches(0, dtype=torch.float32).x
     assert torch.equal(one(x), third(x)) and torch.allclose(one(x), other(x), atol=1e-6)
+
+
+def test_classes_of_domainbed_s_own_file_find_names_without_misc():
+    used = {"ErmPlusPlusMovingAvg", "MovingAverage", "Nonparametric", "ParamDict", "SupConLossLambda"}
+    used |= {"l2_between_dicts", "proj", "random_pairs_of_minibatches", "split_meta_train_test"}
+    assert used <= set(domainbed.__all__)
+    assert all(getattr(domainbed, name) is getattr(misc, name) for name in used)
 
 
 def minibatch(size, value):
