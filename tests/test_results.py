@@ -39,6 +39,7 @@ def test_every_rung_has_as_many_jobs_as_were_asked_for():
         "ood-bench-table-3": 6 * 5,
         "ood-bench-figure-4": job_count_of("ood-bench-figure-4"),
         "ood-bench-coloredmnist": 3 * 16 * 20,
+        "ood-bench-as-there": 2 * 20,
         "domainbed-coloredmnist": 3 * (3 + 3) * 20,  # of three algorithms, with pairs for domain cross-validation
         "builtin-emoji": len(list(ALGORITHMS)) * 7 * 4,
         "pacs-128px": 8 * 4 * 3,

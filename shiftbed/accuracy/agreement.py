@@ -19,11 +19,14 @@ def agreement_matrix(predictions: np.ndarray, classes: int) -> np.ndarray:
         predictions: M×N, the predicted classes.
         classes: How many classes there are.
     """
+    from threadpoolctl import threadpool_limits
+
     if len(predictions) < 2:
         raise DataError(f"A pool of {len(predictions)} model has no agreement; give two models or more.")
     is_class = predictions[:, :, None].astype(np.int16) == np.arange(classes, dtype=np.int16)
     rows = is_class.reshape(len(predictions), -1).astype(np.float32)  # counts up to 2²⁴ are exact
-    return (rows @ rows.T).astype(np.float64) / predictions.shape[1]
+    with threadpool_limits(1):  # on shared cores the threads of so small a product mostly wait for each other
+        return (rows @ rows.T).astype(np.float64) / predictions.shape[1]
 
 
 def mean_agreement(predictions: np.ndarray, pool: np.ndarray) -> float:

@@ -11,6 +11,7 @@ from rich.table import Table as RichTable
 from shiftbed.cli.shared import (
     KEEPS,
     PRECISIONS,
+    SHOWN_FAILURES,
     AsJson,
     Code,
     Device,
@@ -91,7 +92,7 @@ def benchmark(
     from shiftbed import benchmarks as room
     from shiftbed import tables
     from shiftbed.algorithms import load_code
-    from shiftbed.sweeps.words import parse_jobs_per_device
+    from shiftbed.sweeps.words import parse_jobs_per_device, train_command
 
     if (name is None) == (file is None):
         raise ShiftbedError("Name a benchmark or give a --file, one of the two; `shiftbed benchmarks` lists them.")
@@ -138,8 +139,11 @@ def benchmark(
     outcome = stoppable(run, "the same command")
     print(tables.render(outcome.grids, "json" if as_json else output))
     failed = outcome.progress.failed if outcome.progress else {}
-    for job_id, why in list(failed.items())[:10]:
+    jobs = {job.id: job for job in outcome.progress.jobs} if outcome.progress else {}
+    for job_id, why in list(failed.items())[:SHOWN_FAILURES]:
         console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+        if alone := train_command(jobs[job_id], out, code or []):
+            console.print(f"  alone: {alone}", markup=False, highlight=False, soft_wrap=True)
     if failed:
         raise ShiftbedError(f"{plural(len(failed), 'job')} failed; the same command tries again.")
     if whole.kind == "sweep" and output == "text" and not as_json:

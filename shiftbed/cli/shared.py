@@ -40,6 +40,7 @@ Precision = Annotated[str | None, typer.Option(help="float32, tf32 or bf16; by d
 PRECISIONS = ("float32", "tf32", "bf16")
 Keep = Annotated[str, typer.Option(help="Which weights to keep of each job: none, final, best or all; or logits.")]
 KEEPS = ("none", "final", "best", "all", "logits")
+SHOWN_FAILURES = 10
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one for each core by default.")]
 JobsPerDevice = Annotated[
     str | None, typer.Option(help="Jobs that share a GPU; auto: as many as the first leave room for.")

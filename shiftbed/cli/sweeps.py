@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shiftbed.cli.shared import (
+    SHOWN_FAILURES,
     AsJson,
     Code,
     Device,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from shiftbed.sweeps.words import SweepWords
 
 WATCH_SECONDS = 2.0
-SHOWN_FAILURES = 10
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import signal
@@ -12,14 +13,29 @@ import time
 import numpy as np
 import pytest
 
+from tests.training.test_crashes import PastedNoise
+
 pytestmark = pytest.mark.slow
 KILLS = 20
 STEPS = 400
 RESULTS = ("*.safetensors", "*.jsonl", "done.json", "test-*.json")
+PASTED = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from shiftbed.algorithms import register
+from shiftbed.algorithms.domainbed import ERM
+
+@register()
+"""
 
 
 def command(out, algorithm):
     options = ["--steps", str(STEPS), "--out", str(out), "--keep", "all", "--device", "cpu"]
+    if algorithm == "PastedNoise":
+        code = out.parent / "pasted.py"
+        code.write_text(PASTED + inspect.getsource(PastedNoise))
+        options += ["--code", str(code)]
     return [sys.executable, "-m", "shiftbed", "train", "ColoredDigits", algorithm, "--test=-90%", *options]
 
 
@@ -28,7 +44,7 @@ def fingerprint(out):
     return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-@pytest.mark.parametrize("algorithm", ["IRM", "SWAD"])
+@pytest.mark.parametrize("algorithm", ["IRM", "SWAD", "MMLD", "Mixup", "PastedNoise"])
 def test_killed_twenty_times_it_ends_the_same(algorithm, tmp_path):
     started = time.monotonic()
     subprocess.run(command(tmp_path / "whole", algorithm), check=True, stdout=subprocess.DEVNULL)
