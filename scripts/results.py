@@ -145,7 +145,10 @@ class BenchmarkStudy(Study):
             decimals = 1 if self.whole.kind == "sweep" else 2
             yield from agreement([row for row in grid.data if row.get("column") not in self.trends], decimals)
         for dataset, (diversity, correlation) in sorted(shift_points(self.path).items()):
-            yield f"Shift of {dataset}: diversity {diversity}, correlation {correlation}."
+            yield f"Shift of {dataset} (`shiftbed shift {dataset}`): {diversity}; {correlation}."
+            picture = self.path / "shift" / f"{dataset}-plane.png"
+            if picture.exists():
+                yield f"![Where {dataset} lies among published datasets]({picture.relative_to(PAGE.parent)})"
 
     def unit(self, count: int) -> str:
         """So many jobs or measurements."""
