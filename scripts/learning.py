@@ -78,7 +78,7 @@ def coloured_models(folder: Path, algorithms: list[str], workers: int | None) ->
         selections=["oracle"], design="search-once", fields=fields,
     )  # fmt: skip
     shiftbed.sweep(request, folder, workers=workers, keep="final")
-    jobs = finished_jobs(LocalStore(folder))
+    jobs = list(finished_jobs(LocalStore(folder)))
     chosen: dict[str, list[Path]] = {}
     for name in algorithms:
         own = [job for job in jobs if job.description["algorithm"] == name]
