@@ -215,12 +215,20 @@ def without_average(grid: Grid, rows: set[str]) -> Grid:
         return grid
     place = list(grid.columns).index("Avg")
     blank = [
-        (name, [Entry(MISSING) if i == place and name in rows else entry for i, entry in enumerate(entries)])
+        (name, [Entry(MISSING) if i == place and _plain(name) in rows else entry for i, entry in enumerate(entries)])
         for name, entries in grid.rows
     ]
     missing = [f"Jobs are missing of {', '.join(sorted(rows))}: no average."] if rows else []
-    data = [row for row in grid.data if row["algorithm"] not in rows or row.get("domain", row.get("test")) not in TOTAL]
+    total = [row.get("domain", row.get("test")) in TOTAL for row in grid.data]
+    data = [
+        row for row, whole in zip(grid.data, total, strict=True) if not whole or _plain(row["algorithm"]) not in rows
+    ]
     return replace(grid, rows=blank, notes=[*missing, *grid.notes], data=data)
+
+
+def _plain(row: str) -> str:
+    """An algorithm's name without the values that were set by hand."""
+    return row.partition(" (")[0]
 
 
 def agreement(data: Sequence[dict[str, Any]], decimals: int) -> Iterator[str]:
