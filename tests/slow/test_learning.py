@@ -22,7 +22,7 @@ def test_irm_and_vrex_leave_colour_for_shape_and_erm_does_not(tmp_path, monkeypa
     monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
     prepare(learning.COLOURED, MNIST)
     models = learning.coloured_models(tmp_path / "sweep", ["ERM", "IRM", "VREx"], None)
-    found = {name: learning.findings(runs) for name, runs in models.items()}
+    found = {name: learning.findings(run) for name, run in models.items()}
     assert found["IRM"].leaves_colour and found["VREx"].leaves_colour
     assert not found["ERM"].leaves_colour and found["ERM"].changed > 0.7
     assert_cheats_are_found_out()
@@ -49,7 +49,4 @@ def assert_cheats_are_found_out():
 @pytest.mark.parametrize("dataset", learning.TESTS)
 def test_every_algorithm_comes_within_eight_points_of_erm(tmp_path, dataset):
     best = learning.best_of_draws(tmp_path, dataset, learning.LEARNERS, learning.DRAWS, None)
-    # IB_IRM's two weights are drawn from six decades each: in its first five draws one of them is always large.
-    assert set(learning.behind_erm(best)) <= {"IB_IRM"}
-    more = learning.best_of_draws(tmp_path, dataset, ["IB_IRM"], learning.MORE_DRAWS, None)
-    assert not learning.behind_erm({"ERM": best["ERM"], **more})
+    assert not learning.behind_erm(best)
