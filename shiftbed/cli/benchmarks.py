@@ -11,7 +11,6 @@ from rich.table import Table as RichTable
 from shiftbed.cli.shared import (
     KEEPS,
     PRECISIONS,
-    SHOWN_FAILURES,
     AsJson,
     Code,
     Device,
@@ -27,6 +26,7 @@ from shiftbed.cli.shared import (
     next_command,
     one_of,
     plural,
+    show_failures,
     stoppable,
 )
 from shiftbed.errors import ShiftbedError
@@ -140,10 +140,7 @@ def benchmark(
     print(tables.render(outcome.grids, "json" if as_json else output))
     failed = outcome.progress.failed if outcome.progress else {}
     jobs = {job.id: job for job in outcome.progress.jobs} if outcome.progress else {}
-    for job_id, why in list(failed.items())[:SHOWN_FAILURES]:
-        console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
-        if alone := train_command(jobs[job_id], out, code or []):
-            console.print(f"  alone: {alone}", markup=False, highlight=False, soft_wrap=True)
+    show_failures(failed, lambda job_id: train_command(jobs[job_id], out, code or []))
     if failed:
         raise ShiftbedError(f"{plural(len(failed), 'job')} failed; the same command tries again.")
     if whole.kind == "sweep" and output == "text" and not as_json:

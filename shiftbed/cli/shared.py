@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,6 +67,14 @@ def one_of(value: str | None, allowed: tuple[str, ...], noun: str) -> Any:
 def plural(count: int, noun: str) -> str:
     """A number of things."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def show_failures(failed: Mapping[str, str], alone: Callable[[str], str | None] = lambda job_id: None) -> None:
+    """Says of the first failed jobs why, and by which command one can be trained alone."""
+    for job_id, why in list(failed.items())[:SHOWN_FAILURES]:
+        console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+        if command := alone(job_id):
+            console.print(f"  alone: {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":

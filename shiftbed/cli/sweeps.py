@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shiftbed.cli.shared import (
-    SHOWN_FAILURES,
     AsJson,
     Code,
     Device,
@@ -19,6 +18,7 @@ from shiftbed.cli.shared import (
     log,
     next_command,
     plural,
+    show_failures,
     stoppable,
 )
 from shiftbed.errors import ShiftbedError
@@ -216,10 +216,7 @@ def _report(progress: "Progress", request: "Request", words: "SweepWords", as_js
         diverged = f", {outcomes['diverged']} diverged" if outcomes["diverged"] else ""
         console.print(f"{plural(outcomes['done'], 'job')} done{diverged}.", highlight=False)
         jobs = {job.id: job for job in progress.jobs}
-        for job_id, why in list(progress.failed.items())[:SHOWN_FAILURES]:
-            console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
-            alone = command_alone(jobs[job_id], words, request.draws)
-            console.print(f"  alone: {alone}", markup=False, highlight=False, soft_wrap=True)
+        show_failures(progress.failed, lambda job_id: command_alone(jobs[job_id], words, request.draws))
         if progress.ended:
             _next(words.out)
     if progress.failed:
@@ -279,8 +276,7 @@ def _show_status(now: "Status") -> None:
     from shiftbed.report.live import duration, pace
 
     console.print(show.status_table(now))
-    for job_id, why in list(now.failures.items())[:SHOWN_FAILURES]:
-        console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+    show_failures(now.failures)
     if now.seconds_left is not None and now.jobs_per_second is not None:
         console.print(f"About {duration(now.seconds_left)} left, at {pace(now.jobs_per_second)}.", highlight=False)
     elif now.unfinished:
