@@ -30,7 +30,7 @@ from shiftbed.shift.kept import shift_points
 from shiftbed.sweeps.plan import plan
 from shiftbed.sweeps.records import Records
 from shiftbed.sweeps.times import hours, job_times
-from shiftbed.tables import Grid, boards_against, read_tables
+from shiftbed.tables import Grid, boards_against, read_tables, render
 from shiftbed.tables.grids import MISSING, Entry, grid_markdown
 from shiftbed.training.device import Precision
 from shiftbed.training.store import LocalStore
@@ -259,6 +259,26 @@ def outside(row: dict[str, Any], decimals: int) -> float:
 
 
 @dataclass(frozen=True)
+class SweepStudy(Study):
+    """A sweep that no benchmark has.
+
+    Attributes:
+        options: What is swept, as the command line says it.
+        rule: The selection that its table is of.
+    """
+
+    options: str
+    rule: str
+
+    def sections(self) -> Iterator[str]:
+        """Command and table."""
+        folder = FOLDER / self.folder
+        show = f"shiftbed tables {folder} --selection {self.rule}"
+        yield f"```text\nshiftbed sweep {self.options} --out {folder}\n{show}\n```"
+        yield render(read_tables(self.path, [self.rule]), "markdown").strip() if self.path.exists() else "Not run yet."
+
+
+@dataclass(frozen=True)
 class RankStudy(Study):
     """The ranks of one study beside those of another.
 
@@ -355,6 +375,14 @@ LADDER: list[Study] = [
         "docs/results/ood-bench-as-there.yaml",
         (("trials", "1"),),
         ("ColoredMNIST-OoD-Bench",),
+    ),
+    SweepStudy(
+        2,
+        "ARM with a context network that is not trained, as OoD-Bench's code has it",
+        "untrained-context",
+        "ColoredMNIST-OoD-Bench --algorithms UntrainedContext --code docs/results/untrained_context.py "
+        "--recipe ood-bench --test=-90% --draws 20",
+        "oracle",
     ),
     BenchmarkStudy(
         3,
