@@ -208,6 +208,20 @@ def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
     assert "No finished job" in shiftbed("best", sweep, "--algorithm", "IRM").err
 
 
+def test_a_pasted_class_becomes_a_model_and_every_step_s_weights_load(shiftbed, tmp_path):
+    code = tmp_path / "mine.py"
+    code.write_text("from shiftbed.algorithms import ERM, register\n@register()\nclass Mine(ERM):\n    '''My own.'''\n")
+    run = str(tmp_path / "run")
+    train = ("train", "ColoredDigits", "Mine", "--test=-90%", "--steps", "2", "--out", run, "--code", str(code))
+    assert "Records and weights" in shiftbed(*train, "--keep", "all").out
+    assert "There are the weights of 1 steps" in shiftbed("predictions", run).err
+    (weights,) = (tmp_path / "run").rglob("weights-2.safetensors")
+    rows = shiftbed("predictions", str(weights), "--code", str(code)).out.splitlines()
+    assert len(rows) > 1000
+    best = shiftbed("best", run, "--out", str(tmp_path / "best"), "--code", str(code))
+    assert "chose Mine" in best.out and f"--code {code}" in best.out.replace("\n", " ")
+
+
 @pytest.mark.slow
 def test_a_model_is_exported_to_onnx(shiftbed, tmp_path):
     evaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator
@@ -232,6 +246,13 @@ def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):
     found = json.loads(shiftbed("diff", str(tmp_path / "ERM"), str(tmp_path / "SD"), "--json").out)
     fields = {row["field"] for row in found}
     assert fields == {"algorithm", "hparams.sd_reg", "id"}
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    for folder, draws in ((one, "1"), (two, "2")):
+        command = ("sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%,+90%", "--steps", "2")
+        shiftbed(*command, "--draws", draws, "--out", folder)
+    fields = {row["field"] for row in json.loads(shiftbed("diff", one, two, "--json").out)}
+    cells = ["ColoredDigits / training-domain-validation / ERM / " + test for test in ("-90%", "+90%", "average")]
+    assert {f"{cell}.most_draws" for cell in cells} <= fields, "every domain's cell, and the average"
     assert "no recipe" in shiftbed("diff", "domainbed", "nowhere").err
     assert "compare two of a kind" in shiftbed("diff", "domainbed", str(tmp_path / "ERM")).err
 

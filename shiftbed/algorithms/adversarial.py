@@ -68,6 +68,8 @@ class DANN(Players, ERM):
     DomainBed: the discriminator's turn builds no graph through the featurizer, whose gradients it does not use.
     """
 
+    takes_unlabeled = True
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:

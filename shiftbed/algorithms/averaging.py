@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from shiftbed.algorithms.base import Metrics, Minibatches, TrainingPlan, Wrapper, register
+from shiftbed.algorithms.base import Metrics, Minibatches, TrainingPlan, Wrapper, register, restart
 from shiftbed.algorithms.batches import Batches
 from shiftbed.algorithms.tuning import LPFT, innermost
 from shiftbed.errors import AlgorithmError
@@ -258,7 +258,7 @@ class ERMPlusPlus(EoA, LPFT):
 
     def _fine_tune(self) -> None:
         super()._fine_tune()
-        innermost(self).optimizer = innermost(self).make_optimizer()  # its own learning rate again
+        restart(innermost(self).optimizer, self.hparams["lr"])  # its own learning rate again
 
     @torch.no_grad()
     def refresh(self, x: torch.Tensor) -> None:

@@ -74,6 +74,7 @@ class Algorithm(nn.Module):
         parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
         needs: What registration says the class cannot do without.
+        takes_unlabeled: Whether unlabelled domains count among those that it tells apart.
 
     Three methods are optional; the engine calls those that a class defines:
 
@@ -90,13 +91,15 @@ class Algorithm(nn.Module):
     parts: int = 1
     cycle: int = 1
     needs: tuple[Need, ...] = ()
+    takes_unlabeled: bool = False
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        if "two domains" in self.needs and num_domains + hparams.get("unlabeled_domains", 0) < 2:
+        told_apart = num_domains + (hparams.get("unlabeled_domains", 0) if self.takes_unlabeled else 0)
+        if "two domains" in self.needs and told_apart < 2:
             raise AlgorithmError(f"{name} needs two or more training domains; this task has {num_domains}.")
         if "images" in self.needs and len(input_shape) != 3:
             raise AlgorithmError(f"{name} needs images; these inputs have the shape {tuple(input_shape)}.")
@@ -116,9 +119,7 @@ class Algorithm(nn.Module):
     def make_optimizer(self) -> torch.optim.Optimizer:
         """A fresh optimizer of everything trainable: Adam, or what the recipe says."""
         parameters = list(self.parameters())
-        restarted = self.restart_step is not None and self.step >= self.restart_step
-        rate = self.hparams[self.restart_lr if self.restart_lr and restarted else "lr"]
-        options: dict[str, Any] = {"lr": rate, "weight_decay": self.hparams["weight_decay"]}
+        options: dict[str, Any] = {"lr": self.hparams["lr"], "weight_decay": self.hparams["weight_decay"]}
         if self.hparams.get("optimizer", "adam") == "sgd":
             return torch.optim.SGD(parameters, momentum=0.9, nesterov=True, **options)
         if parameters[0].is_cuda:  # one kernel for all parameters, and none of its numbers on the host
@@ -132,7 +133,7 @@ class Algorithm(nn.Module):
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """One step of the optimizer; returns detached tensors, so that no step waits for the device."""
         if self.step == self.restart_step:
-            self.optimizer = self.make_optimizer()
+            restart(self.optimizer, self.hparams[self.restart_lr] if self.restart_lr else None)
         batches = Batches.of(minibatches, unlabeled)
         self.optimizer.zero_grad()
         if self.parts == 1:
@@ -191,6 +192,16 @@ class Algorithm(nn.Module):
                 owner, _, leaf = name.rpartition(".")
                 self.get_submodule(owner).register_buffer(leaf, torch.empty_like(state_dict[name]))
         return super().load_state_dict(state_dict, strict, assign)
+
+
+def restart(optimizer: torch.optim.Optimizer, rate: float | None = None) -> None:
+    """Makes an optimizer as good as new: no moments, and maybe another rate, but its place in a schedule stays."""
+    optimizer.state.clear()
+    if rate is None:
+        return
+    for group in optimizer.param_groups:
+        place = float(group["lr"]) / group["initial_lr"] if group.get("initial_lr") else 1.0
+        group["initial_lr"], group["lr"] = rate, rate * place
 
 
 def backward(loss: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from shiftbed.algorithms.base import ERM, Metrics, Minibatches, register
+from shiftbed.algorithms.base import ERM, Metrics, Minibatches, register, restart
 from shiftbed.algorithms.batches import Batches
 from shiftbed.algorithms.invariance import IRM, irm_penalty
 from shiftbed.algorithms.numerics import full_precision
@@ -82,5 +82,5 @@ class IB_IRM(IRM):  # noqa: N801  # DomainBed's name
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """As of IRM, with a fresh optimizer also where the variance sets in."""
         if self.step == self.hparams["ib_penalty_anneal_iters"]:
-            self.optimizer = self.make_optimizer()
+            restart(self.optimizer)
         return super().update(minibatches, unlabeled)

@@ -25,9 +25,9 @@ class ARM(ERM):
     the whole batch where that does not divide it.
 
     Departures from the paper, as in DomainBed: the context is one channel, where the authors' code has several. From
-    DomainBed: the context network is trained (there it is made after the optimizer, which never sees it); groups are
-    domains even where these differ in size; it sees images in [0, 1], which a pretrained network behind it then
-    normalises itself.
+    DomainBed: the context network is trained (there it is made after the optimizer, which never sees it); in training
+    groups are domains whatever their sizes and `batch_size` (there groups of `batch_size` across domains, or one); it
+    sees images in [0, 1], which a pretrained network behind it then normalises itself.
     """
 
     def __init__(

@@ -97,6 +97,9 @@ class ParamDict(OrderedDict[str, Any]):
     def __truediv__(self, other: Any) -> "ParamDict":
         return self._combined(other, operator.truediv)
 
+    def __neg__(self) -> "ParamDict":
+        return self * -1
+
     __radd__ = __add__
     __rmul__ = __mul__
 

@@ -20,7 +20,6 @@ from shiftbed.hparams import Space, choice, log_uniform, uniform
 @register(
     space=Space(mixup_alpha=log_uniform(1e-1, 1e1, default=0.2)),
     paper="Xu et al., 2019; Yan et al., 2020; Wang et al., 2020",
-    needs=("images",),
 )
 class Mixup(ERM):
     """Trains on convex combinations of examples of two domains and of their losses.

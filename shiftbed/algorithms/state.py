@@ -6,6 +6,7 @@ of resuming it wrongly.
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng"}
+GENERATORS = {"Philox": np.random.Philox, "PCG64": np.random.PCG64}
 HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 
@@ -23,17 +25,42 @@ def capture(algorithm: nn.Module) -> dict[str, Any]:
         "stateful": {name: value.state_dict() for name, value in _attributes(algorithm) if _stateful(value)},
         "plain": {name: _encoded(value) for name, value in _attributes(algorithm) if _plain(value)},
         "trainable": [parameter.requires_grad for parameter in algorithm.parameters()],
+        "rng": _generator_state(getattr(algorithm, "rng", None)),
     }
 
 
 def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
-    """Gives a new object what `capture` saved of another."""
+    """Gives a new object what `capture` saved of another, and nothing that both would then change."""
     for name, value in state["plain"].items():
-        setattr(algorithm, name, value)
+        setattr(algorithm, name, deepcopy(value))
     for name, value in state["stateful"].items():
-        getattr(algorithm, name).load_state_dict(value)
+        getattr(algorithm, name).load_state_dict(deepcopy(value))
     for parameter, trainable in zip(algorithm.parameters(), state["trainable"], strict=True):
         parameter.requires_grad_(trainable)
+    saved = state.get("rng")  # checkpoints of earlier versions have none
+    if saved is not None:
+        bits = GENERATORS[saved["bit_generator"]]()
+        bits.state = {name: _as_words(value) for name, value in saved.items()}
+        algorithm.rng = np.random.Generator(bits)  # type: ignore[assignment]
+
+
+def _generator_state(generator: Any) -> dict[str, Any] | None:
+    """Where a generator is, as plain numbers; None if it is of a kind that is not known here."""
+    if not isinstance(generator, np.random.Generator) or type(generator.bit_generator).__name__ not in GENERATORS:
+        return None
+    return _listed(generator.bit_generator.state)
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _as_words(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_words(item) for key, item in value.items()}
+    return np.array(value, np.uint64) if isinstance(value, list) else value
 
 
 def unsaved(algorithm: nn.Module) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shiftbed.algorithms.base import Algorithm, Metrics, Minibatches, TrainingPlan, Wrapper, register
+from shiftbed.algorithms.base import Algorithm, Metrics, Minibatches, TrainingPlan, Wrapper, register, restart
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, choice, uniform
 from shiftbed.networks import FeaturizerModule
@@ -50,6 +50,7 @@ class LinearProbe(Tuning):
         self.probing = True
         self.trainable = [parameter.requires_grad for parameter in self.frozen.parameters()]
         self.frozen.requires_grad_(False)
+        self.train(self.training)
 
     def train(self, mode: bool = True) -> "LinearProbe":
         """As of any module, except that a frozen featurizer stays in evaluation mode."""
@@ -85,7 +86,7 @@ class LPFT(LinearProbe):
             parameter.requires_grad_(trainable)
         for value in vars(innermost(self)).values():
             if isinstance(value, torch.optim.Optimizer):
-                value.state.clear()  # an optimizer without moments is a fresh one, and schedulers keep driving it
+                restart(value)
         self.train(self.training)
 
 

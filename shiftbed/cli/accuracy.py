@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import AsJson, Device, app, console, next_command, plural, stoppable
+from shiftbed.cli.shared import AsJson, Code, Device, app, console, load_classes, next_command, plural, stoppable
 from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def predict(
     level: Annotated[float, typer.Option(min=0.5, max=0.99, help="How often the interval shall hold.")] = 0.9,
     unsure: Annotated[Path | None, typer.Option(help="Write the images it is least sure of as CSV and PNG.")] = None,
     device: Device = None,
+    code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """Predicts the accuracy on images without labels, with an interval.
@@ -42,6 +43,7 @@ def predict(
     from shiftbed.report.live import work_bar
     from shiftbed.training.device import find_runtime
 
+    load_classes(code)
     where = find_runtime(device).device
     if on is None:
         for option, value in (("--source", source), ("--fit", fit), ("--unsure", unsure)):
@@ -119,6 +121,7 @@ def accuracy_study(
         list[Path] | None, typer.Option(help="The folder of another study to compare rankings with (repeatable).")
     ] = None,
     device: Device = None,
+    code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """How well accuracy is predicted: every method on every model and domain.
@@ -129,6 +132,8 @@ def accuracy_study(
     from shiftbed.accuracy.study import judge_methods, weight_folders
     from shiftbed.report.live import work_bar
     from shiftbed.training.device import find_runtime
+
+    load_classes(code)
 
     def work() -> dict:
         with work_bar(console) as bar:

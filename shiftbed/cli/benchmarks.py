@@ -21,6 +21,7 @@ from shiftbed.cli.shared import (
     Workers,
     app,
     console,
+    load_classes,
     log,
     names,
     next_command,
@@ -91,15 +92,13 @@ def benchmark(
     """
     from shiftbed import benchmarks as room
     from shiftbed import tables
-    from shiftbed.algorithms import load_code
     from shiftbed.sweeps.words import parse_jobs_per_device, train_command
 
     if (name is None) == (file is None):
         raise ShiftbedError("Name a benchmark or give a --file, one of the two; `shiftbed benchmarks` lists them.")
     one_of(output, tuple(tables.FORMATS), "format")
     sharing = parse_jobs_per_device(jobs_per_device)
-    for path in code or []:
-        load_code(path)
+    load_classes(code)
     whole = room.load(name or str(file))
     asked = room.narrowed(whole, names(datasets), names(algorithms), part or [], draws, trials, steps, selection or [])
     out = out or Path(f"shiftbed-{whole.name}")

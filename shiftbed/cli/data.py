@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import AsJson, Code, app, console, next_command, stoppable
+from shiftbed.cli.shared import AsJson, Code, app, console, load_classes, next_command, stoppable
 
 
 @app.command()
@@ -82,11 +82,10 @@ def prepare(
 @app.command()
 def algorithms(code: Code = None, as_json: AsJson = False) -> None:
     """The algorithms there are, with their own hyperparameters."""
-    from shiftbed.algorithms import ALGORITHMS, load_code
+    from shiftbed.algorithms import ALGORITHMS
     from shiftbed.report import show
 
-    for path in code or []:
-        load_code(path)
+    load_classes(code)
     if as_json:
         entries = {name: ALGORITHMS[name] for name in ALGORITHMS}
         rows = [
@@ -155,11 +154,9 @@ def hparams(
     as_json: AsJson = False,
 ) -> None:
     """The hyperparameters of an algorithm: their ranges, or the values of a draw."""
-    from shiftbed.algorithms import load_code
     from shiftbed.training.job import search_space
 
-    for path in code or []:
-        load_code(path)
+    load_classes(code)
     priors = search_space(algorithm, dataset, space)
     values = priors.draw(draw, trial) if draw is not None else {name: prior.default for name, prior in priors.items()}
     if as_json:

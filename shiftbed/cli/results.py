@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import AsJson, Device, app, console, names, next_command, one_of, plural
+from shiftbed.cli.shared import AsJson, Code, Device, app, console, load_classes, names, next_command, one_of, plural
 
 NEAR_FAR = "near-far"
 
@@ -68,6 +68,7 @@ def best(
     test: Annotated[str, typer.Option(help="Only jobs that test these domains, separated by commas.")] = "",
     device: Device = None,
     export: Annotated[str | None, typer.Option(help="onnx: write the network in this format too.")] = None,
+    code: Code = None,
 ) -> None:
     """From a table to a model that loads.
 
@@ -81,6 +82,7 @@ def best(
     from shiftbed.training.model import load
 
     one_of(export, ("onnx",), "format")
+    load_classes(code)
     if SELECTIONS[selection].oracle:
         read_tables(folder, [selection])  # its looks at test domains are written down
     with work_bar(console) as show:
@@ -101,7 +103,8 @@ def best(
         export_onnx(load(made.weights), path)
         console.print(f"ONNX: {path}", highlight=False, soft_wrap=True)
     test = shlex.quote(f"{about['dataset']}/{about['test_domains'][0]}")
-    next_command(f"shiftbed predictions {out}", f"shiftbed predict {out} --on {test}")
+    files = "".join(f" --code {path}" for path in code or [])
+    next_command(f"shiftbed predictions {out}{files}", f"shiftbed predict {out} --on {test}{files}")
 
 
 @app.command()
@@ -110,10 +113,12 @@ def predictions(
     on: Annotated[str | None, typer.Option(help="The dataset to predict; by default the one it learned from.")] = None,
     domains: Annotated[str, typer.Option(help="Its domains, separated by commas; all by default.")] = "",
     csv: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
+    code: Code = None,
 ) -> None:
     """What a model says of every image, as CSV: label, prediction, confidence."""
     from shiftbed.report.models import predictions as predict
 
+    load_classes(code)
     text = predict(run, on, names(domains))
     if csv is None:
         print(text, end="")

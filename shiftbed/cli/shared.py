@@ -91,14 +91,29 @@ def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":
     return values
 
 
+def load_classes(code: list[Path] | None) -> None:
+    """Registers the algorithms of some files."""
+    from shiftbed.algorithms import load_code
+
+    for path in code or []:
+        load_code(path)
+
+
+class NotSavedError(KeyboardInterrupt):
+    """A job was stopped and did not save itself in time."""
+
+
 @contextmanager
 def stop_flag() -> Iterator[Callable[[], bool]]:
     """Says yes after Ctrl-C or a terminate signal, so that a job can save itself first.
 
     Raises:
-        KeyboardInterrupt: It did not in time: a long evaluation or compilation is left for the last checkpoint.
+        NotSavedError: It did not in time: a long evaluation or compilation is left for the last checkpoint.
     """
     stopped: list[bool] = []
+
+    def leave(*_: Any) -> None:
+        raise NotSavedError
 
     def stop(*_: Any) -> None:
         if not stopped:
@@ -106,7 +121,7 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
         stopped.append(True)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, leave)
     try:
         yield lambda: bool(stopped)
     finally:
@@ -119,6 +134,8 @@ def stoppable(action: Callable[[], Any], again: str) -> Any:
     """Runs something that Ctrl-C may interrupt and that can be continued."""
     try:
         return action()
-    except KeyboardInterrupt:
-        console.print(f"\nStopped and saved: nothing is lost. Run {again} again to continue.")
+    except KeyboardInterrupt as why:
+        late = isinstance(why, NotSavedError)
+        how = "before it could save: the last checkpoint stays" if late else "and saved: nothing is lost"
+        console.print(f"\nStopped {how}. Run {again} again to continue.")
         raise typer.Exit(STOPPED) from None

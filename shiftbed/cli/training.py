@@ -126,7 +126,7 @@ def train(
         )
     console.print(show.job_table(job))
     folder = out / "jobs" / job.id
-    kept = "Records and weights" if (folder / "weights.safetensors").exists() else "Records (the weights were not kept)"
+    kept = "Records and weights" if [*folder.glob("weights*")] else "Records (the weights were not kept)"
     console.print(f"{kept}: {folder}", highlight=False, soft_wrap=True)
     more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
     files = "".join(f" --code {path}" for path in code or [])

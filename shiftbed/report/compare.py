@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shiftbed.audit.ledger import read_tables
 from shiftbed.errors import ShiftbedError
-from shiftbed.tables import as_rows, read_tables
+from shiftbed.tables import as_rows
 from shiftbed.training.recipes import recipe, recipe_names
 
 
@@ -39,8 +40,7 @@ def _read(name: str) -> tuple[str, Any]:
     if jobs or (path / "plans").is_dir():
         rows = as_rows(read_tables(path))
         return "sweep", {
-            " / ".join(str(row[key]) for key in ("dataset", "selection", "algorithm", "domain") if key in row): row
-            for row in rows
+            " / ".join(str(row[key]) for key in ("dataset", "selection", "algorithm", "test")): row for row in rows
         }
     raise ShiftbedError(f"{name} is no recipe, and no folder of a job or a sweep.")
 

@@ -52,7 +52,7 @@ def best(
         out: The folder for the model.
         selection: The rule; its score decides among all jobs that compete.
         algorithm: Only jobs of this algorithm.
-        test: Only jobs that test exactly these domains.
+        test: Only jobs that test these domains.
         device: Where to train.
         on_step: Called after every update with the step and the number of steps.
 
@@ -81,12 +81,12 @@ def best(
         )
     choice = max(found, key=lambda choice: (choice.score, choice.job_id))
     trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
+    recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
+    with one_thread():
+        made = trainer.evaluate()["splits"]  # first, since an algorithm may decide here with which weights it predicts
     store, files = LocalStore(Path(out)), JobFiles(choice.job_id)
     store.put_atomic(files.weights, encode_weights(trainer))
     store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
-    recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
-    with one_thread():
-        made = trainer.evaluate()["splits"]
     same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
     return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same)
 

@@ -121,11 +121,15 @@ class Table:
     def title(self) -> str:
         """Dataset, recipe, what was set by hand, and who was trained on where the columns do not tell."""
         recipe = self.about["recipe"]
-        by_hand = "".join(f", {name} = {value}" for name, value in self.about["overrides"].items())
-        adapted = self.about["task"].get("adapt")
-        adaptation = f", adaptation: {adapted:g} of the test domains seen unlabelled" if adapted else ""
-        how = f"recipe {recipe['name']}, {recipe['steps']} steps{by_hand}{adaptation}"
+        how = f"recipe {recipe['name']}, {recipe['steps']} steps{self.by_hand}"
         return f"{self.dataset} (version {self.about['version']}), {how}{self._trained_on}"
+
+    @property
+    def by_hand(self) -> str:
+        """Hyperparameters that were set by hand, and how much of the test domains was seen unlabelled."""
+        values = "".join(f", {name} = {value}" for name, value in self.about["overrides"].items())
+        adapted = self.about["task"].get("adapt")
+        return values + (f", adaptation: {adapted:g} of the test domains seen unlabelled" if adapted else "")
 
     @property
     def is_reference(self) -> bool:

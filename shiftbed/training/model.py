@@ -15,7 +15,7 @@ from shiftbed.networks import FeaturizerModule
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
 from shiftbed.training.store import read_json
-from shiftbed.training.trainer import Trainer
+from shiftbed.training.trainer import TRANSDUCTIVE_BATCH, Trainer
 
 BATCH = 256
 
@@ -31,6 +31,7 @@ def encode_weights(trainer: Trainer) -> bytes:
         "input_shape": trainer.data.input_shape,
         "classes": trainer.classes,
         "domains": len(job.task.train_domains),
+        "unlabeled_domains": len(trainer.data.unlabelled),
         "hparams": dict(job.hparams),
         "recipe": job.recipe.name,
         "network": job.recipe.for_networks(),
@@ -61,14 +62,15 @@ class Model:
         self.classes = tuple(classes)
         self.about = about
         self._augmentation = Augmentation(**about["preprocessing"]["augmentation"])
-        self._image_size: int | None = about["preprocessing"]["image_size"]
+        self._batch = TRANSDUCTIVE_BATCH if "test batches" in algorithm.needs else BATCH
 
     def predict(self, images: np.ndarray | Sequence[Any]) -> np.ndarray:
         """The probability of every class for each image.
 
         Args:
             images: Arrays H×W×C of uint8, PIL images or paths of image files, of any sizes; or an array of inputs as
-                the network takes them, where the dataset was not of images.
+                the network takes them, where the dataset was not of images. An algorithm that looks at the images that
+                come with an image looks at 64 in a row.
 
         Returns:
             One row per image, one column per class.
@@ -89,8 +91,8 @@ class Model:
         featurizers = [module for module in self.algorithm.modules() if isinstance(module, FeaturizerModule)]
         hooks = [one.register_forward_hook(lambda _, __, output: seen.append(output)) for one in featurizers]
         try:
-            for start in range(0, len(images), BATCH):
-                logits = self.algorithm.predict(self._inputs(images[start : start + BATCH]))
+            for start in range(0, len(images), self._batch):
+                logits = self.algorithm.predict(self._inputs(images[start : start + self._batch]))
                 rows.append(logits.float().cpu().numpy())
                 features += [output.float().cpu().numpy() for output in seen[-1:] if len(output) == len(logits)]
                 seen.clear()
@@ -107,13 +109,20 @@ class Model:
             return torch.from_numpy(images).float().to(device)
         if isinstance(images, np.ndarray) and self._augmentation.size is None:  # of one size: all at once
             together = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
-            return as_model_input(_reduced(together, self._image_size).to(device))
+            return as_model_input(self._resized(together).to(device))
         arrays = [_as_array(image, self.about["input_shape"][0]) for image in images]
         if self._augmentation.size is not None:
             sizes = np.array([array.shape[:2] for array in arrays])
             return augment(padded(arrays).to(device), self._augmentation.evaluation(sizes).to(device))
-        tensors = [_reduced(torch.from_numpy(array).permute(2, 0, 1)[None], self._image_size) for array in arrays]
+        tensors = [self._resized(torch.from_numpy(array).permute(2, 0, 1)[None]) for array in arrays]
         return as_model_input(torch.cat(tensors).to(device))
+
+    def _resized(self, images: torch.Tensor) -> torch.Tensor:
+        """Images of the size that the network was trained on, made as those were."""
+        size = tuple(self.about["input_shape"][1:])
+        if images.shape[2:] == size:
+            return images
+        return torch.nn.functional.interpolate(images.float(), size=size, mode="area").round().byte()
 
 
 def _as_array(image: Any, channels: int) -> np.ndarray:
@@ -126,12 +135,6 @@ def _as_array(image: Any, channels: int) -> np.ndarray:
     if isinstance(image, Image.Image):
         return np.array(image.convert("L"))[..., None] if channels == 1 else np.array(image.convert("RGB"))
     return np.ascontiguousarray(image)
-
-
-def _reduced(image: torch.Tensor, side: int | None) -> torch.Tensor:
-    if side is None or side >= min(image.shape[2:]):
-        return image
-    return torch.nn.functional.interpolate(image.float(), size=(side, side), mode="area").round().byte()
 
 
 def load(run: str | Path, device: str = "cpu") -> Model:
@@ -154,7 +157,8 @@ def load(run: str | Path, device: str = "cpu") -> Model:
         raise StoreError(f"{path} was not written by shiftbed, or by a version before models could be loaded.")
     about = json.loads(metadata["shiftbed"])
     shape, classes = tuple(about["input_shape"]), about["classes"]
-    hparams = {**about["hparams"], **about["network"], "initial_weights": None}
+    unlabelled = {"unlabeled_domains": about.get("unlabeled_domains", 0)}
+    hparams = {**about["hparams"], **about["network"], **unlabelled, "initial_weights": None}
     algorithm = ALGORITHMS[about["algorithm"]].cls(shape, len(classes), about["domains"], hparams)
     missing, _ = algorithm.load_state_dict(tensors, strict=False)
     lost = [name for name in missing if name in dict(algorithm.named_parameters())]
@@ -180,6 +184,9 @@ def weights_file(run: Path) -> Path:
     files = [*run.glob("weights.safetensors"), *run.glob("jobs/*/weights.safetensors")]
     if len(files) == 1:
         return files[0]
+    steps = sorted([*run.glob("weights-*.safetensors"), *run.glob("jobs/*/weights-*.safetensors")])
+    if steps and not files:
+        raise StoreError(f"There are the weights of {len(steps)} steps in {run}; name a file, such as {steps[0]}.")
     if not files:
         raise StoreError(
             f"There are no weights in {run}; `shiftbed train` keeps them, `shiftbed best` makes them again."

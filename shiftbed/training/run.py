@@ -22,7 +22,7 @@ from shiftbed.training.model import encode_logits, encode_weights
 from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import Store
 from shiftbed.training.trackers import Tracker, numbers
-from shiftbed.training.trainer import Trainer
+from shiftbed.training.trainer import Trainer, is_recorded
 
 CHECKPOINT_FORMAT = 2  # before, the test splits were in the record file
 SAVE_SECONDS = 1.0  # between checkpoints: where evaluations follow faster, writing each would take a fifth of a job
@@ -67,6 +67,8 @@ def run_job(
         # When and what is evaluated is not in the id: whoever came first has set it, and all rows follow it.
         described = json.loads(store.get(files.job) or b"")
         job = replace(job, recipe=Recipe(**described["recipe"]), lean=tuple(described.get("lean", ())))
+    if keep == "best" and not all(is_recorded(job, split) for split in job.task.of_role("validation")):
+        raise StoreError("The best weights are those of the best validation, which this lean job does not record.")
     started = time.perf_counter()
     with one_thread():
         trainer, rows = resume(job, store, files, runtime)

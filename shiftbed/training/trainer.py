@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, call_hook, has_hook
+from shiftbed.algorithms.averaging import live_norms
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
 from shiftbed.protocols import Split
@@ -99,7 +100,7 @@ class Trainer:
         return metrics
 
     def _within_memory(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
-        """A step; where the memory does not suffice, one that needs less of it and comes to the same."""
+        """A step; where the memory does not suffice, one that needs less of it and comes to the same, or a sentence."""
         while True:
             try:
                 if self._captured is None:
@@ -122,6 +123,8 @@ class Trainer:
             self._captured = None
             return True
         algorithm = self.algorithm
+        if live_norms(algorithm):  # parts have other statistics, and what is computed twice counts twice in them
+            return False
         if ALGORITHMS[self.job.algorithm].separable and type(algorithm).update is Algorithm.update:
             algorithm.parts *= 2
             return algorithm.parts <= self.data.batch_size
@@ -162,7 +165,7 @@ class Trainer:
                 validation = [s for s in self.job.task.of_role("validation") if s.domain in trained]
                 results = self._evaluate_splits(validation, self.algorithm.current)
                 call_hook(self.algorithm, "evaluated", results)
-            splits = [split for split in self.job.task.splits if self._is_recorded(split)]
+            splits = [split for split in self.job.task.splits if is_recorded(self.job, split)]
             return {"step": self.step, "splits": self._evaluate_splits(splits, self.algorithm.predict)}
 
     @torch.inference_mode()
@@ -176,15 +179,6 @@ class Trainer:
                 for split in self.job.task.of_role("test")
                 if split.part != "out"
             }
-
-    def _is_recorded(self, split: Split) -> bool:
-        """All that is validated or tested; of a lean job what its selections read, and what tables report."""
-        if split.role not in ("validation", "test"):
-            return False
-        columns = [column for name in self.job.lean for column in SELECTIONS[name].columns]
-        about = {"role": split.role, "part": split.part, "domain": split.domain, "name": split.name}
-        reported = split.role == "test" and split.part != "out"
-        return reported or not columns or any(column.covers(about) for column in columns)
 
     @torch.inference_mode()
     def _evaluate_splits(self, splits: Sequence[Split], predict: Predict) -> dict[str, dict[str, Any]]:
@@ -250,6 +244,16 @@ class Trainer:
         """The tensors of the algorithm, each once (`network` shares those of its parts), for a file anyone can load."""
         tensors = dict(self.algorithm.named_parameters()) | dict(self.algorithm.named_buffers())
         return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def is_recorded(job: Job, split: Split) -> bool:
+    """All that is validated or tested; of a lean job what its selections read, and what tables report."""
+    if split.role not in ("validation", "test"):
+        return False
+    columns = [column for name in job.lean for column in SELECTIONS[name].columns]
+    about = {"role": split.role, "part": split.part, "domain": split.domain, "name": split.name}
+    reported = split.role == "test" and split.part != "out"
+    return reported or not columns or any(column.covers(about) for column in columns)
 
 
 def _fuse(optimizer: torch.optim.Optimizer) -> None:

@@ -115,6 +115,21 @@ def test_saved_and_loaded_into_a_new_object_the_next_steps_are_the_same(name):
 
 
 @pytest.mark.parametrize("name", EVERYONE)
+def test_a_state_is_shared_with_no_other_object_and_knows_where_the_generator_is(name):
+    algorithm, other = build(name, dtype=torch.float32), build(name, seed=7, dtype=torch.float32)
+    train(algorithm, 3, dtype=torch.float32)
+    other.load_state_dict(algorithm.state_dict())
+    for step in range(3):
+        results = []
+        for one in (algorithm.train(), other.train()):
+            torch.manual_seed(step)
+            np.random.seed(step)
+            results.append(one.update(make_batches(step, dtype=torch.float32)))
+        assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
+    assert largest_difference(algorithm, other) == 0
+
+
+@pytest.mark.parametrize("name", EVERYONE)
 def test_metrics_are_detached_numbers_and_equal_those_of_the_objective(name):
     algorithm = build(name)
     train(algorithm, 2)

@@ -6,7 +6,8 @@ import torch
 
 import shiftbed
 from shiftbed.algorithms import ERM, register
-from shiftbed.errors import DataError, HparamError
+from shiftbed.data import load
+from shiftbed.errors import AlgorithmError, DataError, HparamError
 from shiftbed.protocols import LeaveOut
 from shiftbed.tables import as_text
 from shiftbed.training import batches
@@ -68,6 +69,20 @@ def test_poisoned_labels_of_the_given_half_change_nothing_and_the_images_do(algo
 
 def test_one_labelled_domain_and_an_unlabelled_one_are_enough_for_dann():
     Trainer(adapting_job("DANN", test=("+80%", "-90%"))).advance()
+
+
+@pytest.mark.parametrize("name", ["MLDG", "EQRM", "ERDG", "TRM", "ADRMX"])
+def test_an_unlabelled_domain_is_none_to_those_that_ignore_it(name):
+    with pytest.raises(AlgorithmError, match=r"needs two or more training domains; this task has 1\."):
+        Trainer(adapting_job(name, test=("+80%", "-90%")))
+
+
+@pytest.mark.parametrize("tested", [("-90%",), ("+80%", "-90%")])
+def test_a_model_that_saw_unlabelled_domains_loads(tested, tmp_path):
+    job = adapting_job("DANN", test=tested)
+    run_job(job, LocalStore(tmp_path), keep="final")
+    images = load("ColoredDigits")["-90%"].inputs[:5]
+    assert shiftbed.load(tmp_path).predict(images).shape == (5, 2)
 
 
 def test_impossible_shares_are_refused(tmp_path):

@@ -1,5 +1,7 @@
 """Models that load: the same answers as the records say, from arrays, pictures and files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,10 @@ from PIL import Image
 import shiftbed
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import AlgorithmError, StoreError
+from shiftbed.protocols import LeaveOut
+from shiftbed.report.models import best
+from shiftbed.training.job import make_job
+from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trackers import TRACKERS
@@ -45,10 +51,6 @@ def shiftbed_rows(folder, job):
 def test_pictures_files_and_arrays_are_one(tmp_path):
     job = tiny_job("ERM")
     # EmojiStyles has colour images of 64 px, which the recipe reduces to 32.
-    from shiftbed.protocols import LeaveOut
-    from shiftbed.training.job import make_job
-    from shiftbed.training.recipes import recipe
-
     job = make_job("EmojiStyles", "ERM", LeaveOut(("noto",)), recipe("quick", "EmojiStyles", steps=1))
     run_job(job, LocalStore(tmp_path / "run"), keep="final")
     model = shiftbed.load(tmp_path / "run" / "jobs" / job.id)
@@ -58,6 +60,26 @@ def test_pictures_files_and_arrays_are_one(tmp_path):
     assert np.array_equal(model.predict([Image.fromarray(np.array(image)) for image in images]), expected)
     assert np.allclose(model.predict([tmp_path / "one.png"])[0], expected[0], atol=1e-6)
     assert model.predict(images[:0]).shape == (0, 11)
+
+
+def test_images_of_any_size_come_to_the_size_that_was_trained_on(run, tmp_path):
+    model = shiftbed.load(run[0])
+    images = np.array(load_dataset("ColoredDigits")["-90%"].inputs[:4])
+    larger = images.repeat(3, 1).repeat(3, 2)
+    assert np.allclose(model.predict(larger), model.predict(images)), "the mean of equal pixels is the pixel"
+    mixed = model.predict([images[0], larger[1], images[2, :5], larger[3]])
+    assert np.allclose(mixed[[0, 1, 3]], model.predict(images)[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("name", ["MTL", "ARM"])
+def test_a_model_that_looks_at_its_batch_predicts_as_it_was_recorded(name, tmp_path):
+    job = tiny_job(name)
+    run_job(job, LocalStore(tmp_path), keep="final")
+    split = next(split for split in job.task.splits if split.name == "-90%/in")
+    assert len(split.indices) > 256, "more than a batch of other models"
+    domain = load_dataset("ColoredDigits")["-90%"]
+    right = shiftbed.load(tmp_path).predict(domain.inputs[split.indices]).argmax(1) == domain.labels[split.indices]
+    assert right.mean() == pytest.approx(shiftbed_rows(tmp_path, job)[-1]["splits"]["-90%/in"]["accuracy"])
 
 
 def test_what_cannot_be_loaded_is_said_in_one_sentence(run, tmp_path):
@@ -112,6 +134,25 @@ def test_a_method_that_needs_the_whole_batch_says_so(monkeypatch, tmp_path):
         run_job(tiny_job("CORAL", batch_size=8), LocalStore(tmp_path))
 
 
+def test_live_batch_norm_is_not_taken_in_parts():
+    trainer = Trainer(tiny_job("ERM", batch_size=8))
+    trainer.algorithm.featurizer.add_module("norm", torch.nn.BatchNorm1d(4))
+    trainer.algorithm.train()
+    assert not trainer._save_memory() and trainer.algorithm.parts == 1
+    trainer.algorithm.featurizer.norm.eval()
+    assert trainer._save_memory() and trainer.algorithm.parts == 2
+
+
+def test_activations_computed_twice_come_to_the_same(monkeypatch):
+    how = recipe("quick", "ColoredDigits", steps=2, network="resnet18", batch_norm="frozen-statistics")
+    trainers = [Trainer(make_job("ColoredDigits", "CORAL", LeaveOut(("-90%",)), how)) for _ in range(2)]
+    assert trainers[1]._save_memory() and trainers[1]._checkpointing
+    assert trainers[1].algorithm.featurizer.body.grad_checkpointing
+    losses = [[float(trainer.advance()["loss"]) for _ in range(2)] for trainer in trainers]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert not trainers[1]._save_memory(), "there is nothing more to save"
+
+
 def test_the_best_weights_are_those_of_the_best_validated_step(tmp_path):
     job = tiny_job("ERM", steps=8, every=1, lr=0.02)
     every = LocalStore(tmp_path / "every")
@@ -127,6 +168,25 @@ def test_the_best_weights_are_those_of_the_best_validated_step(tmp_path):
     assert (folder / f"weights-{expected}.safetensors").read_bytes() == next(
         (tmp_path / "best").glob("jobs/*/weights.safetensors")
     ).read_bytes()
+
+
+def test_the_best_model_of_swad_is_the_one_that_was_recorded(tmp_path):
+    job = tiny_job("SWAD", steps=16, lr=0.01)
+    run_job(job, LocalStore(tmp_path / "run"))
+    made = best(tmp_path / "run", tmp_path / "best")
+    assert made.same
+    split = next(split for split in job.task.splits if split.name == "-90%/in")
+    domain = load_dataset("ColoredDigits")["-90%"]
+    said = shiftbed.load(tmp_path / "best").predict(domain.inputs[split.indices])
+    loss = -np.log(said[np.arange(len(said)), domain.labels[split.indices]]).mean()
+    row = next(row for row in shiftbed_rows(tmp_path / "run", job) if row["step"] == made.choice.step)
+    assert loss == pytest.approx(row["splits"]["-90%/in"]["loss"], rel=1e-5)
+
+
+def test_the_best_weights_need_records_of_validation(tmp_path):
+    lean = replace(tiny_job("ERM"), lean=("oracle",))
+    with pytest.raises(StoreError, match="which this lean job does not record"):
+        run_job(lean, LocalStore(tmp_path), keep="best")
 
 
 def test_a_tracker_is_told_every_evaluation(tmp_path):

@@ -9,11 +9,13 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms import ERM, register
 from shiftbed.data import load
+from shiftbed.protocols import LeaveOut
 from shiftbed.training import pool
+from shiftbed.training.job import make_job
 from shiftbed.training.pool import pool_of
 from shiftbed.training.recipes import recipe
 from shiftbed.training.schedules import learning_rate_factor, set_learning_rates
-from shiftbed.training.trainer import Trainer
+from shiftbed.training.trainer import Trainer, _optimizers
 from tests.conftest import tiny_job
 
 
@@ -93,6 +95,23 @@ def test_the_optimizer_takes_the_drawn_values():
 
 def test_the_small_network_keeps_no_statistics_of_batches():
     assert list(Trainer(tiny_job("ERM")).algorithm.network.buffers()) == []
+
+
+def test_a_fresh_optimizer_keeps_its_place_in_the_schedule():
+    how = recipe("quick", "ColoredDigits", steps=10, schedule="cosine")
+    for name, values, initial in (
+        ("IRM", {"irm_penalty_anneal_iters": 6}, 1e-3),
+        ("IB_IRM", {"irm_penalty_anneal_iters": 9, "ib_penalty_anneal_iters": 6}, 1e-3),
+        ("EQRM", {"eqrm_burnin_iters": 6, "eqrm_lr": 1e-4}, 1e-4),
+        ("ERMPlusPlus", {"linear_steps": 6, "linear_lr": 5e-5}, 1e-3),
+    ):
+        trainer = Trainer(make_job("ColoredDigits", name, LeaveOut(("-90%",)), how, overrides={"lr": 1e-3, **values}))
+        for _ in range(7):
+            trainer.advance()
+        (group,) = _optimizers(trainer.algorithm)[0].param_groups
+        assert group["lr"] == pytest.approx(initial * learning_rate_factor(how, 6)), name
+        first = next(iter(_optimizers(trainer.algorithm)[0].state.values()))
+        assert first["step"] == 1, "its moments are new"
 
 
 def test_the_rate_rises_evenly_and_then_follows_the_schedule():
