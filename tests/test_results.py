@@ -54,6 +54,15 @@ def test_every_rung_has_as_many_jobs_as_were_asked_for():
         narrowed(find("domainbed"), selections=["oracles"])
 
 
+def test_nico_s_protocol_takes_any_dataset_and_made_data_none():
+    (part,) = narrowed(find("nico-table-1"), ["EmojiStyles"]).parts
+    assert (part.name, part.dataset, job_count(part)) == ("EmojiStyles", "EmojiStyles", 5)
+    with pytest.raises(UnknownNameError, match=r"no dataset 'EmojiStyle'\. Did you mean EmojiStyles"):
+        narrowed(find("nico-table-1"), ["EmojiStyle"])
+    with pytest.raises(UnknownNameError, match="Benchmark ood-bench-table-3 has no dataset 'PACS'"):
+        narrowed(find("ood-bench-table-3"), ["PACS"])
+
+
 def job_count_of(name):
     return sum(map(job_count, find(name).parts))
 

@@ -147,6 +147,11 @@ def narrowed(
     if datasets:
         successors = {name: card(name).superseded_by for name in whole.datasets if whole.kind == "sweep"}
         known = [*whole.datasets, *(name for name in successors.values() if name)]
+        pattern = next((part for part in kept if isinstance(part, ShiftPart) and part.any_dataset), None)
+        if pattern is not None:
+            others = [card(name).name for name in datasets if name not in known]
+            kept += [pattern.model_copy(update={"dataset": name, "name": name}) for name in others]
+            known += others
         _refuse_unknown(datasets, known, f"Benchmark {whole.name} has no dataset")
         renamed = [(part, name) for part in kept for name in (part.dataset, successors.get(part.dataset))]
         kept = [part.model_copy(update={"dataset": name}) for part, name in renamed if name in datasets]

@@ -150,12 +150,14 @@ class ShiftPart(Part):
         settings: By the paper's name of a setting, what its data are made or taken with.
         grid: In place of settings, values of each option: all combinations are measured.
         runs: Repetitions of every measurement.
+        any_dataset: Whether the same can be measured of datasets that the paper has not.
     """
 
     measures: tuple[str, ...]
     settings: dict[str, dict[str, Any]] = {}
     grid: dict[str, tuple[float, ...]] = {}
     runs: int = Field(default=1, ge=1)
+    any_dataset: bool = False
 
     def options(self) -> dict[str, dict[str, Any]]:
         """What the data of each setting are made or taken with, by its name."""

@@ -111,8 +111,8 @@ def benchmark(
 
         if whole.kind != "sweep":
             with work_bar(console) as bar:
-                chosen = [one.name for one in asked.parts]
-                return room.benchmark(whole, out, parts=chosen, train=train, on_number=bar)
+                chosen = {"datasets": names(datasets), "parts": part or []}
+                return room.benchmark(whole, out, **chosen, train=train, on_number=bar)
         with SweepView(log) as view:
             return room.benchmark(
                 whole,

@@ -1,7 +1,7 @@
 """The command that measures shift."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +9,7 @@ import typer
 from rich.table import Table as RichTable
 
 from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import DataError, ShiftbedError
 
 if TYPE_CHECKING:
     from shiftbed.data import MultiDomainDataset
@@ -106,10 +106,16 @@ def shift(
         "method": method, "network": network, "runs": runs, "most": most, "calibrate": calibrate,
         "baseline": baseline, "seed": seed, "device": device,
     }  # fmt: skip
+    if matrix:
+        given = {"--train": train, "--test": test, "--model": model, "--tsne": tsne}
+        for option in (name for name, value in given.items() if value):
+            raise ShiftbedError(
+                f"{option} is about two sides, and --matrix compares all domains; leave one of them out."
+            )
     try:
         with work_bar(console) as bar:
             if matrix:
-                _matrix(asked, names(measures), out, bar, as_json)
+                _matrix(asked, options, names(measures), out, bar, as_json)
                 return
             made: ShiftMeasurement | None = None
             reason = ""
@@ -161,8 +167,11 @@ def _others(asked: Asked, measures: str) -> "tuple[list[ShiftEstimate], list[str
         missing = MEASURES[name].missing(p, q)
         if missing:
             why_not.append(f"{name} {missing}.")
-        else:
+            continue
+        try:
             found += take(name, p, q, asked.settings())
+        except DataError as error:
+            why_not.append(f"{name}: {error}")
     return found, why_not
 
 
@@ -195,10 +204,10 @@ def _print(made: "ShiftMeasurement | None", others: "list[ShiftEstimate]") -> No
 
 def _bounds(run: Path, asked: Asked) -> dict[str, Any]:
     """NICO++'s bounds on a model's test error, and what of their finite-sample terms can be computed."""
-    from shiftbed.shift.bounds import bounds_of, finite_sample_terms, predictor
+    from shiftbed.shift.bounds import bounds_of, finite_sample_terms, predictor, unlearned
 
     settings = asked.settings()
-    p, q = asked.sides(raw=True)
+    p, q = replace(asked, dataset=unlearned(asked.dataset, run)).sides(raw=True)
     found = bounds_of(predictor(run, asked.dataset.card.classes, settings.device), p, q, settings)
     terms = finite_sample_terms(p, q, settings)
     made = {"lower": found.lower, "upper": found.upper, "holds": found.holds, "unavoidable": found.unavoidable}
@@ -235,7 +244,7 @@ def _pictures(asked: Asked, made: "ShiftMeasurement | None", points: "dict[str, 
     return drawn
 
 
-def _matrix(asked: Asked, measures: list[str], out: Path, bar: Any, as_json: bool) -> None:
+def _matrix(asked: Asked, options: dict[str, Any], measures: list[str], out: Path, bar: Any, as_json: bool) -> None:
     """Every pair of domains by every measure, with heat maps."""
     from shiftbed.shift import pictures
     from shiftbed.shift.estimates import WIDE
@@ -246,7 +255,9 @@ def _matrix(asked: Asked, measures: list[str], out: Path, bar: Any, as_json: boo
     name = asked.name
     wanted = [] if measures == ["all"] else measures or ["diversity-correlation"]
     saved = out / f"{name}-pairs.kept"
-    found = every_pair(asked.samples(), wanted, asked.settings(), saved=saved, on_progress=bar)
+    how = tuple((name, options[name]) for name in ("method", "network", "runs", "most", "calibrate"))
+    settings = replace(asked.settings(), how=how)
+    found = every_pair(asked.samples(), wanted, settings, saved=saved, on_progress=bar)
     write_json(found.as_json(), out / f"{name}-matrix.json")  # for figures and the page
     if as_json:
         print(json.dumps(found.as_json()))

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from shiftbed.data import Domain, MultiDomainDataset
 from shiftbed.errors import DataError
 from shiftbed.shift.concept import disagreements, discrepancy, train_apart
 from shiftbed.shift.fitting import BATCH, Scale, in_batches, make_network, train
 from shiftbed.shift.measures import Settings
 from shiftbed.shift.samples import Sample, comparable
-from shiftbed.training.model import load
+from shiftbed.training.job import Job
+from shiftbed.training.model import job_of, load, weights_file
 
 DELTA = 0.05
 
@@ -93,8 +95,25 @@ def bounds_of(
     return Bounds(errors[0], errors[1], covariate, min(concept), max(concept))
 
 
+def unlearned(dataset: MultiDomainDataset, run: str | Path) -> MultiDomainDataset:
+    """The dataset without the examples that a model learned from, where its folder says which these are."""
+    job = job_of(weights_file(Path(run)).parent)
+    if job is None or job["dataset"] != dataset.card.name:
+        return dataset
+    learned = {split.domain: split.indices for split in Job.from_description(job).task.of_role("train")}
+    domains = []
+    for domain in dataset.domains:
+        rest = np.setdiff1d(np.arange(len(domain)), learned.get(domain.name, ()))
+        inputs = domain.inputs[rest] if isinstance(domain.inputs, np.ndarray) else [domain.inputs[i] for i in rest]
+        groups = None if domain.groups is None else domain.groups[rest]
+        domains.append(Domain(domain.name, inputs, domain.labels[rest], groups))
+    return MultiDomainDataset(dataset.card, tuple(domains))
+
+
 def predictor(run: str | Path, classes: Sequence[str], device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
     """A trained model as what `bounds_of` takes: from inputs to numbers in this list of classes.
+
+    Samples hold images N×C×H×W in [0, 1]; the model is given them as the bytes that they were.
 
     Raises:
         StoreError: There is no model there.
@@ -108,7 +127,15 @@ def predictor(run: str | Path, classes: Sequence[str], device: str = "cpu") -> C
             "was trained on."
         )
     numbers = np.array([list(classes).index(name) for name in model.classes])
-    return lambda inputs: numbers[model.predict(inputs.astype(np.float32)).argmax(1)]
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        if inputs.ndim == 4:
+            inputs = np.ascontiguousarray((255 * inputs).round().astype(np.uint8).transpose(0, 2, 3, 1))
+        else:
+            inputs = inputs.astype(np.float32)
+        return numbers[model.predict(inputs).argmax(1)]
+
+    return predict
 
 
 @dataclass(frozen=True)

@@ -129,19 +129,21 @@ def by_ratio(pair: Pair, empty: Pair | None, how: How, show: Progress) -> Found:
     if empty is not None:
         shuffled = _ratios(empty, how, _counter(show, "the same without shift", how.runs))
         without_shift = _ratio_estimates(shuffled, empty, how)
-    diversity = replace(diversity, details={**diversity.details, **curve}, notes=_unsure(curve, diversity.value))
+    diversity = replace(
+        diversity, details={**diversity.details, **curve}, notes=_unsure(curve, diversity.value, how.delta)
+    )
     return Found(*_beside(diversity, correlation, without_shift), accuracy, without_shift)
 
 
-def _unsure(curve: dict[str, float], value: float) -> tuple[str, ...]:
+def _unsure(curve: dict[str, float], value: float, delta: float) -> tuple[str, ...]:
     """A note where diversity shift hangs on how sure the network must be: it has not learned all that differs."""
     lax = curve[NEARLY_SURE]
     if lax - value <= UNSURE:
         return ()
     return (
-        f"diversity shift would be {lax:.2f} if the network had to be 90 % sure of a side instead of 99 %: it has not "
-        "learned all that tells the sides apart, and a part of that may count as correlation shift; measure more "
-        "examples, or the features of a stronger network (--features)",
+        f"diversity shift would be {lax:.2f} if the network had to be 90 % sure of a side instead of "
+        f"{100 * (1 - delta):g} %: it has not learned all that tells the sides apart, and a part of that may count as "
+        "correlation shift; measure more examples, or the features of a stronger network (--features)",
     )
 
 
@@ -212,12 +214,21 @@ ESTIMATORS: dict[str, Callable[[Pair, Pair | None, How, Progress], Found]] = {
 
 @dataclass(frozen=True)
 class Densities:
-    """Log densities of every run, which held-out examples were given to their side, and classes without a density."""
+    """Log densities of every run, and what they are of.
+
+    Attributes:
+        at: The log densities.
+        correct: Which held-out examples were given to their side.
+        skipped: Classes without a density.
+        count: Examples a side.
+        shared: Whether the densities of two runs share most of their examples: each then leaves a fifth out.
+    """
 
     at: list[Evaluated]
     correct: tuple[np.ndarray, np.ndarray] | None
     skipped: int
     count: int
+    shared: bool
 
 
 def _densities(pair: Pair, how: How, on_run: Callable[[], None]) -> Densities:
@@ -227,22 +238,25 @@ def _densities(pair: Pair, how: How, on_run: Callable[[], None]) -> Densities:
     made = [evaluated(one, 1000 * how.seed + run, how.device) for run, one in enumerate(features)]
     hits = [one.correct for one in features if one.correct is not None]
     correct = (np.concatenate([p for p, _ in hits]), np.concatenate([q for _, q in hits])) if hits else None
-    return Densities([at for at, _ in made], correct, max(skipped for _, skipped in made), len(pair[0]))
+    skipped = max(skipped for _, skipped in made)
+    return Densities([at for at, _ in made], correct, skipped, len(pair[0]), network is None)
 
 
 def _integrals(densities: Densities, thresholds: Thresholds, formula: Formula) -> tuple[ShiftEstimate, ShiftEstimate]:
     values = np.array([integrate(at, thresholds, formula) for at in densities.at])
-    diversity = _over_runs("diversity", values[:, 0], densities.count, thresholds.diversity)
-    return diversity, _over_runs("correlation", values[:, 1], densities.count, thresholds.correlation)
+    diversity = _over_runs("diversity", values[:, 0], densities, thresholds.diversity)
+    return diversity, _over_runs("correlation", values[:, 1], densities, thresholds.correlation)
 
 
-def _over_runs(name: str, values: np.ndarray, count: int, threshold: float) -> ShiftEstimate:
-    """The mean of runs, within [0, 1], with Student's interval."""
+def _over_runs(name: str, values: np.ndarray, densities: Densities, threshold: float) -> ShiftEstimate:
+    """The mean of runs, within [0, 1], with Student's interval; of runs that share examples the jackknife's."""
+    count = densities.count
     value = float(values.mean())
     shown, details = min(1.0, max(0.0, value)), {"raw": value, "threshold": threshold}
     if len(values) < 2:
         return ShiftEstimate(name, shown, count=count, notes=("one run: no interval",), details=details)
-    error = float(values.std(ddof=1) / math.sqrt(len(values)))
+    few = (FOLDS - 1) / math.sqrt(FOLDS) if densities.shared else 1 / math.sqrt(len(values))
+    error = few * float(values.std(ddof=1))
     half = float(stats.t.ppf(0.975, len(values) - 1)) * error
     low, high = (min(1.0, max(0.0, end)) for end in (value - half, value + half))
     return ShiftEstimate(name, shown, error, (low, high), count, details=details)

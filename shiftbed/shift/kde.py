@@ -1,7 +1,8 @@
 """Diversity and correlation shift from kernel densities of learned features, as OoD-Bench estimates them.
 
 A network learns to tell the domains apart given the label, on four fifths of the examples; the eight features it ends
-in are taken from the last fifth, standardised, and their densities integrated.
+in are taken from the last fifth, standardised, and their densities integrated. Inputs that are features already need no
+network: the densities are those of four fifths, which then tell the last fifth apart.
 """
 
 import math
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from shiftbed.errors import DataError
 from shiftbed.networks import Featurizer
 from shiftbed.shift.density import KernelDensity
 from shiftbed.shift.features import standardised
@@ -64,12 +66,12 @@ class Projection(nn.Module):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Features of examples of both sides that the network has not seen, and how well it tells them apart.
+    """Features whose densities are estimated, and how well examples are told apart that were not learned from.
 
     Attributes:
-        z: Of either side, n×8, standardised.
+        z: Of either side, n×d, standardised: of examples that the network has not seen, if there is one.
         y: Their labels.
-        correct: Which examples the network gives to their side; None if no network was trained.
+        correct: Which held-out examples are given to their side; None if none were held out.
     """
 
     z: tuple[np.ndarray, np.ndarray]
@@ -86,18 +88,21 @@ def held_out_features(
     device: str,
     on_run: Callable[[], None] = lambda: None,
 ) -> list[HeldOut]:
-    """One network a run, each with another fifth held out; without a network all inputs are the features.
+    """One network a run, each with another fifth held out; without a network the inputs are the features.
 
     Networks without batch norm are trained side by side.
     """
     assert p.labels is not None and q.labels is not None
+    held_out = [[of_side == run % FOLDS for of_side in folds(p, q, seed + run // FOLDS)] for run in range(runs)]
     if network is None:
-        return [HeldOut(standardised(p.vectors, q.vectors), (p.labels, q.labels))] * runs
+        vectors, classes = standardised(p.vectors, q.vectors), (p.labels, q.labels)
+        if runs == 1:
+            return [HeldOut(vectors, classes)]
+        return [_told_by_densities(vectors, classes, of_run, device) for of_run in held_out]
     sides = [
         (torch.from_numpy(one.inputs).float().to(device), torch.from_numpy(np.asarray(one.labels)).to(device))
         for one in (p, q)
     ]
-    held_out = [[of_side == run % FOLDS for of_side in folds(p, q, seed + run // FOLDS)] for run in range(runs)]
     courses = [
         _course(sides, [np.flatnonzero(~held) for held in of_run], network, 1000 * seed + run)
         for run, of_run in enumerate(held_out)
@@ -116,6 +121,27 @@ def held_out_features(
         made.append(HeldOut(standardised(z[0], z[1]), (y[0], y[1]), (correct[0], correct[1])))
         on_run()
     return made
+
+
+def _told_by_densities(
+    z: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray], held: Sequence[np.ndarray], device: str
+) -> HeldOut:
+    """All but the held-out examples, and which of those lie where their side is denser, given their class."""
+    kept = [(of_side[~out], labels[~out]) for of_side, labels, out in zip(z, y, held, strict=True)]
+    whole = [KernelDensity.of(of_side, device) for of_side, _ in kept]
+    correct = [np.zeros(int(out.sum()), bool) for out in held]
+    for number in np.union1d(*y):
+        of_class = [KernelDensity.of(of_side[labels == number], device) for of_side, labels in kept]
+        first, second = of_class if all(of_class) else whole
+        if first is None or second is None:
+            continue
+        for side, (of_side, labels, out) in enumerate(zip(z, y, held, strict=True)):
+            mine = labels[out] == number
+            points = torch.from_numpy(of_side[out][mine]).double()
+            denser = (first.log_density(points) > second.log_density(points)).cpu().numpy()
+            correct[side][mine] = denser == (side == 0)
+    (zp, yp), (zq, yq) = kept
+    return HeldOut((zp, zq), (yp, yq), (correct[0], correct[1]))
 
 
 @dataclass(frozen=True)
@@ -207,7 +233,11 @@ def evaluated(held_out: HeldOut, seed: int, device: str, points: int = POINTS) -
     """Log densities at points drawn from the pool's density, and how many classes were too small to have one."""
     (zp, zq), (yp, yq) = held_out.z, held_out.y
     whole = [KernelDensity.of(z, device) for z in (zp, zq, np.concatenate([zp, zq]))]
-    assert all(whole), "matched sides have more examples than features"
+    if not all(whole):
+        raise DataError(
+            f"Kernel densities need more examples than features, and {min(len(zp), len(zq))} examples have "
+            f"{zp.shape[1]}; add examples, or measure by --method ratio."
+        )
     within, priors, skipped = [], [], 0
     for number in np.union1d(yp, yq):
         pair = [KernelDensity.of(z[y == number], device) for z, y in ((zp, yp), (zq, yq))]

@@ -45,9 +45,10 @@ def matched(
         places = [np.flatnonzero(side.labels == number) for side in (p, q)]
         count = int(share * available)
         if count < FEWEST_OF_A_CLASS:
+            has, more = ("has", "add some") if share == 1 else ("keeps", "raise --most")
             raise DataError(
-                f"Of the class {_name(number, classes)} one side has {count} examples, and at least "
-                f"{FEWEST_OF_A_CLASS} are needed; add some, or leave it out with --classes."
+                f"Of the class {_name(number, classes)} one side {has} {count} examples, and at least "
+                f"{FEWEST_OF_A_CLASS} are needed; {more}, or leave it out with --classes."
             )
         for side, of_class in zip(chosen, places, strict=True):
             side.append(np.sort(random.choice(of_class, count, replace=False)))

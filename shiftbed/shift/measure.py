@@ -187,7 +187,7 @@ def _doubted(one: ShiftEstimate) -> ShiftEstimate:
     highest=1.0,
 )
 def _diversity_and_correlation(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
-    how = How(seed=settings.seed, device=settings.device, baseline=False)
+    how = How(**{"baseline": False, **dict(settings.how)}, seed=settings.seed, device=settings.device)
     found = compare(_affordable(p), _affordable(q), how)
     return [found.diversity, found.correlation]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Settings:
         optimizer: `adam`, or `sgd` with momentum 0.9; the rate falls along a cosine.
         rate: The learning rate.
         device: Where networks are trained and kernels computed.
+        how: Of diversity and correlation shift, how they are estimated: names and values of fields of `How`.
     """
 
     seed: int = 0
@@ -41,6 +42,7 @@ class Settings:
     optimizer: Literal["adam", "sgd"] = "adam"
     rate: float = 2e-3
     device: str = "cpu"
+    how: tuple[tuple[str, Any], ...] = ()
 
 
 Compute = Callable[[Sample, Sample, Settings], list[ShiftEstimate]]

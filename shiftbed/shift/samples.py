@@ -160,7 +160,7 @@ def _as_array(name: str, inputs: np.ndarray | Sequence[Any]) -> np.ndarray:
         values = np.empty(0, object)
     if values.dtype == object:
         raise DataError(
-            f"The examples of '{name}' differ in size; measure the features of a network instead (--network), or "
+            f"The examples of '{name}' differ in size; bring them to one with --size, such as 64, or "
             "prepare the images at one size."
         )
     if values.ndim == 1:

@@ -4,11 +4,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import shiftbed
 from shiftbed.cli import app
+from shiftbed.data import load
 from shiftbed.data.dataset import MultiDomainDataset
 from shiftbed.errors import ShiftbedError
+from shiftbed.protocols import LeaveOut
 from shiftbed.shift import features, ratio
+from shiftbed.shift.bounds import predictor, unlearned
 from shiftbed.shift.closed_forms import CLOSED_FORMS
+from shiftbed.shift.measure import measure_shift
+from shiftbed.training.job import make_job
+from shiftbed.training.recipes import recipe
+from shiftbed.training.run import run_job
+from shiftbed.training.store import LocalStore
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +63,35 @@ def test_the_matrix_has_every_pair_and_the_rest(tmp_path):
     said = call("ColoredDigits", "--matrix", "--measures", "mmd", "--out", str(tmp_path))
     assert "the rest" in said and "+80%" in said
     assert (tmp_path / "ColoredDigits-mmd.png").exists()
+
+
+def test_the_matrix_is_measured_as_it_is_asked_for(tmp_path, monkeypatch):
+    made = CLOSED_FORMS["flipped, mean 1"].dataset(100)
+    monkeypatch.setattr(features, "load", lambda name: made)
+    by = {"method": "kde-paper", "runs": 2, "most": 60}
+    words = ["--method", "kde-paper", "--runs", "2", "--most", "60", "--json", "--out", str(tmp_path)]
+    (cell,) = json.loads(call("closed form", "--matrix", *words))["cells"]
+    alone = measure_shift(made, **by, baseline=False, device="cpu")
+    assert cell["estimates"][1]["value"] == alone.correlation.value
+    assert cell["estimates"][1]["count"] == alone.correlation.count <= 60
+    with pytest.raises(ShiftbedError, match="--model is about two sides, and --matrix compares all domains"):
+        call("closed form", "--matrix", "--model", "run", "--out", str(tmp_path))
+
+
+def test_a_model_is_bounded_by_images_that_it_did_not_learn_from(tmp_path):
+    job = make_job("EmojiStyles", "ERM", LeaveOut(("noto",)), recipe("quick", "EmojiStyles", steps=2))
+    run_job(job, LocalStore(tmp_path / "run"), keep="final")
+    data, learned = load("EmojiStyles"), {split.domain: split.indices for split in job.task.of_role("train")}
+    rest = unlearned(data, tmp_path / "run")
+    assert len(rest["noto"]) == len(data["noto"])
+    for domain, indices in learned.items():
+        assert len(rest[domain]) == len(data[domain]) - len(indices)
+        assert np.array_equal(rest[domain].labels, np.delete(data[domain].labels, indices))
+    predict = predictor(tmp_path / "run", data.card.classes)
+    whole = features.samples_of(data, ["noto"])["noto"]
+    said = shiftbed.load(tmp_path / "run").predict(data["noto"].inputs).argmax(1)
+    assert np.array_equal(np.bincount(predict(whole.inputs)), np.bincount(said)), "in another order"
+    assert np.mean(predict(whole.inputs) == whole.labels) == np.mean(said == data["noto"].labels)
 
 
 def test_an_unknown_method_is_one_sentence(tmp_path):

@@ -311,7 +311,30 @@ def test_kernel_densities_of_vectors_need_no_network_and_give_what_the_reference
     data = CLOSED_FORMS["flipped, mean 1"].dataset()
     made = shiftbed.measure_shift(data, method="kde-paper", runs=1, device="cpu", baseline=False)
     assert made.correlation.value == pytest.approx(0.67, abs=0.04)
-    assert made.accuracy is None and made.bound is None
+    assert made.accuracy is None and made.bound is None, "with one run nothing is held out"
+
+
+def test_the_error_of_kernel_densities_of_vectors_is_that_of_other_data():
+    made = [
+        shiftbed.measure_shift(
+            CLOSED_FORMS["flipped, mean 1"].dataset(200, seed=seed),
+            method="kde-paper", device="cpu", baseline=False, seed=seed,
+        )
+        for seed in range(12)
+    ]  # fmt: skip
+    spread = np.std([one.correlation.value for one in made], ddof=1)
+    claimed = np.mean([one.correlation.standard_error for one in made])
+    assert 0.5 < claimed / spread < 2, "of drawing other examples, not other points to integrate at"
+    # Exact densities tell the sides of two unit normals at ±1, flipped by the label, apart with accuracy Φ(1) = 0.841.
+    assert np.mean([one.accuracy.value for one in made]) == pytest.approx(0.841, abs=0.02)
+    assert all(one.bound == pytest.approx(2 * one.accuracy.value - 1) for one in made)
+
+
+def test_more_features_than_examples_have_no_density():
+    random = np.random.default_rng(0)
+    sides = [sample(name, random.standard_normal((30, 40)), np.arange(30) % 2) for name in "pq"]
+    with pytest.raises(DataError, match=r"24 examples have 40; add examples, or measure by --method ratio\."):
+        compare(*sides, How(method="kde", baseline=False))
 
 
 def test_features_moved_and_stretched_have_the_same_densities():
