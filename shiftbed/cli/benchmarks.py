@@ -111,8 +111,9 @@ def benchmark(
 
         if whole.kind != "sweep":
             with work_bar(console) as bar:
-                chosen = {"datasets": names(datasets), "parts": part or []}
-                return room.benchmark(whole, out, **chosen, train=train, on_number=bar)
+                return room.benchmark(
+                    whole, out, datasets=names(datasets), parts=part or [], train=train, on_number=bar
+                )
         with SweepView(log) as view:
             return room.benchmark(
                 whole,
