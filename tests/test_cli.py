@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from shiftbed import cli, load
+from shiftbed.data import DATASETS, card
 
 
 class Result(NamedTuple):
@@ -255,6 +256,13 @@ def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):
     assert {f"{cell}.most_draws" for cell in cells} <= fields, "every domain's cell, and the average"
     assert "no recipe" in shiftbed("diff", "domainbed", "nowhere").err
     assert "compare two of a kind" in shiftbed("diff", "domainbed", str(tmp_path / "ERM")).err
+
+
+def test_the_card_of_every_dataset_is_shown(shiftbed):
+    for name in DATASETS:
+        shown = shiftbed("datasets", name)
+        assert shown.code == 0 and "licence" in shown.out and card(name).citation.split(",")[0] in shown.out, shown.err
+    assert "input shape" in shiftbed("datasets", "EmojiStyles").out
 
 
 def test_hyperparameters_of_a_draw_are_those_a_job_gets(shiftbed):

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from shiftbed.data import Card
@@ -22,7 +23,8 @@ def card_table(card: Card) -> Table:
     table = Table(show_header=False)
     for field, value in card.model_dump(exclude_defaults=True).items():
         shown = [f"{key} {count:,}" for key, count in value.items()] if field == "domains" else value
-        table.add_row(field.replace("_", " "), ", ".join(shown) if isinstance(shown, list | tuple) else str(shown))
+        listed = ", ".join(map(str, shown)) if isinstance(shown, list | tuple) else str(shown)
+        table.add_row(field.replace("_", " "), escape(listed))
     return table
 
 

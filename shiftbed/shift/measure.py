@@ -117,6 +117,7 @@ def measure_shift(
     refuse_unknown("option", list(how), [one.name for one in fields(How)], "measure_shift")
     settings = How(device=find_runtime(device).device, **how)
     opened = open_dataset(dataset)
+    refuse_unknown("domain", [*train, *test], [one.name for one in opened.domains], opened.card.name)
     side = size
     if side is None and features is None and settings.network is None:
         side = _affordable_side(opened)
