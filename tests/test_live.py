@@ -117,3 +117,16 @@ def test_the_live_view_is_no_higher_than_the_terminal(clock):
         view(Progress(jobs))
     lines = screen.render_lines(view._live.renderable)
     assert len(lines) <= 12 and any("others" in segment.text for line in lines for segment in line)
+
+
+def test_one_job_shows_its_loss_its_pace_and_the_time_left(clock, monkeypatch):
+    screen = console(True)
+    with live.training_bar(screen) as bar:
+        monkeypatch.setattr(bar._bar, "get_time", clock.monotonic)
+        bar.begin(JOBS[0])
+        for step in (1, 2, 3):
+            clock.now = 0.5 * step
+            bar.step(step, {"loss": 0.25 * step})
+        bar._bar.refresh()
+        assert "ERM on ColoredDigits" in screen.file.getvalue()
+        assert "loss 0.750, 2 steps/s" in screen.file.getvalue()

@@ -57,6 +57,9 @@ def tables(
         shown += found
         shown += [] if output in ("csv", "json") else [board.grid() for board in make.leaderboards(found)]
     print(make.render(shown, output), end="" if output == "csv" else "\n")
+    if output == "text":
+        where = shlex.quote(str(folder))
+        next_command(f"shiftbed audit {where}", f"shiftbed report {where}", f"shiftbed best {where}")
 
 
 @app.command()

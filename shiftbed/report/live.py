@@ -144,10 +144,10 @@ class TrainingBar:
 
     def step(self, step: int, metrics: dict[str, Any]) -> None:
         """Shows a step; the loss is fetched a few times a second only, as fetching waits for the device."""
-        if self._first is None:
-            self._first, self._started = step, time.monotonic()
         now = time.monotonic()
-        if now - self._last > SHOW_SECONDS:
+        if self._first is None:
+            self._first, self._started = step, now
+        elif now - self._last > SHOW_SECONDS:
             self._last = now
             speed = (step - self._first) / (now - self._started)
             state = f"loss {float(metrics.get('loss', float('nan'))):.3f}, {speed:.0f} steps/s"

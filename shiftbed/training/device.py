@@ -1,5 +1,6 @@
 """Where a job runs and in which arithmetic."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ def find_runtime(device: str | None = None, deterministic: bool = False, acceler
         raise ShiftbedError("There is no GPU here that torch can use; use --device cpu.")
     if number and (kind == "cpu" or not number.isdigit() or int(number) >= torch.cuda.device_count()):
         raise ShiftbedError(f"There is no device '{device}'; `shiftbed doctor` lists those there are.")
+    if deterministic:  # read when the first matrices are multiplied; without it cuBLAS may add in any order
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return Runtime(device, deterministic, accelerate)
 
 

@@ -41,3 +41,49 @@ def test_steps_and_evaluations_are_those_of_the_papers(name, dataset, steps, eve
 def test_spawrious_is_not_cropped_by_domainbed_s_repository():
     cropped, whole = (recipe("domainbed-head", name).augmentation for name in ("PACS", "SpawriousO2O_easy"))
     assert cropped.scale == (0.7, 1.0) and whole == cropped.model_copy(update={"scale": None})
+
+
+FACTS = [  # recipe, dataset, what its paper or its code says of it
+    ("domainbed", "PACS", {"network": "resnet50", "batch_norm": "frozen-statistics", "holdout": 0.2}),
+    ("domainbed", "RotatedMNIST", {"network": "mnist-convnet", "augmentation": {}, "initial_weights": None}),
+    ("domainbed-head", "PACS", {"batch_norm": "trained", "augment_validation": True, "holdout": 0.2}),
+    ("ood-bench", "ColoredMNIST-OoD-Bench", {"network": "mlp-390", "holdout": 0.1, "initial_weights": None}),
+    ("ood-bench", "PACS", {"network": "resnet18", "batch_norm": "trained", "fixed": {"lr": 3e-5}}),
+    ("ood-bench", "NICO", {"initial_weights": None, "fixed": {}}),
+    ("nico", "NICO++", {"optimizer": "sgd", "schedule": "drop", "drop_at": 0.5, "initial_weights": "resnet50.tv_in1k"}),
+    ("nico-scratch", "NICO++", {"optimizer": "sgd", "schedule": "cosine", "initial_weights": None}),
+    ("domainbed-v2", "PACS", {"initial_weights": "moco-v2", "batch_norm": "frozen-statistics", "schedule": "cosine"}),
+    ("domainbed-v2-vit", "PACS", {"network": "vit_base_patch16_224", "initial_weights": "moco-v3"}),
+    ("domainbed-v2-supervised", "PACS", {"network": "resnet50", "initial_weights": "resnet50.tv_in1k"}),
+    ("domainbed-v2-scratch", "PACS", {"initial_weights": None, "batch_norm": "trained", "schedule": "cosine"}),
+    ("cifar-10-w", "CIFAR-10-W", {"network": "resnet18", "fixed": {"lr": 5e-5, "batch_size": 32}}),
+]
+
+
+@pytest.mark.parametrize(("name", "dataset", "facts"), FACTS)
+def test_recipes_train_as_their_papers_say(name, dataset, facts):
+    made = recipe(name, dataset).model_dump()
+    shown = {field: made[field] for field in facts}
+    if "augmentation" in facts:
+        shown["augmentation"] = recipe(name, dataset).augmentation.model_dump(exclude_defaults=True)
+    assert shown == facts
+
+
+def test_rates_of_nico_are_those_of_its_paper():
+    assert recipe("nico", "NICO++").fixed == {"lr": 2e-3, "weight_decay": 1e-3, "batch_size": 32, "resnet_dropout": 0.0}
+    scratch = recipe("nico-scratch", "NICO++").fixed
+    assert (scratch["lr"], scratch["weight_decay"], scratch["batch_size"]) == (2e-2, 1e-4, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "crop", "jitter", "grey"),
+    [
+        ("domainbed", "PACS", (0.7, 1.0), (0.3, 0.3, 0.3, 0.3), 0.1),
+        ("ood-bench", "PACS", (0.8, 1.0), (0.4, 0.4, 0.4, 0.4), 0.1),
+        ("ood-bench", "CelebA", (0.7, 1.0), (0.3, 0.3, 0.3, 0.0), 0.0),
+        ("nico", "NICO++", (0.8, 1.0), (0.0, 0.0, 0.0, 0.0), 0.3),
+    ],
+)
+def test_images_are_changed_as_the_papers_say(name, dataset, crop, jitter, grey):
+    made = recipe(name, dataset).augmentation
+    assert (tuple(made.scale), tuple(made.jitter), made.grayscale) == (crop, jitter, grey)

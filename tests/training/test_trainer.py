@@ -11,6 +11,7 @@ from shiftbed.algorithms import ERM, register
 from shiftbed.data import load
 from shiftbed.protocols import LeaveOut
 from shiftbed.training import pool
+from shiftbed.training.device import Runtime, numerics
 from shiftbed.training.job import make_job
 from shiftbed.training.pool import pool_of
 from shiftbed.training.recipes import recipe
@@ -127,3 +128,16 @@ def test_the_rate_rises_evenly_and_then_follows_the_schedule():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
     set_learning_rates([optimizer], constant, 0)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tf32", "half"), [("float32", False, False), ("tf32", True, False), ("bf16", True, True)]
+)
+def test_a_job_s_arithmetic_holds_for_its_steps_alone(precision, tf32, half):
+    matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, convolution.allow_tf32, torch.is_autocast_enabled("cpu")
+    with numerics(precision, Runtime("cpu")):
+        assert (matmul.allow_tf32, convolution.allow_tf32) == (tf32, tf32)
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+        assert product.dtype == (torch.bfloat16 if half else torch.float32)
+    assert (matmul.allow_tf32, convolution.allow_tf32, torch.is_autocast_enabled("cpu")) == before
