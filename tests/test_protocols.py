@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from shiftbed.data import DATASETS, card, load
-from shiftbed.data.dataset import FixedDomains
+from shiftbed.data.arrays import write_arrays
+from shiftbed.data.dataset import Domain, FixedDomains
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.hashing import seed_hash
 from shiftbed.protocols import PROTOCOLS, Fixed, Flexible, LeaveOut, TargetTrained, holdout, spec_of
@@ -95,6 +96,33 @@ def test_groups_stay_on_one_side_in_all_domains():
     }
     assert not groups["train"] & (groups["validation"] | groups["test"])
     assert {split.name for split in task.of_role("test")} == {"noto/in", "noto/out"}
+
+
+def patients(root, of_domains):
+    """A dataset of three images a patient, in which domains share some patients."""
+    domains = []
+    for name, some in of_domains.items():
+        groups = np.repeat(some, 3)
+        labels = np.arange(len(groups)) % 2
+        domains.append(Domain(name, np.zeros((len(groups), 4, 4, 3), np.uint8), labels, groups))
+    about = card("EmojiStyles").model_copy(
+        update={"name": "Patients", "classes": ("a", "b"), "domains": {one.name: len(one) for one in domains},
+                "input_shape": (3, 4, 4), "groupings": {}}
+    )  # fmt: skip
+    write_arrays(domains, about, root / "packs" / "Patients")
+
+
+def test_groups_that_only_some_domains_have_stay_on_one_side_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
+    patients(tmp_path, {"one": range(0, 20), "two": range(10, 30), "three": [*range(5), *range(15, 35)]})
+    for trial in range(5):
+        task = LeaveOut(("three",), grouped=True).task("Patients", trial, 0.4)
+        groups = {
+            split.name: {int(load("Patients")[split.domain].groups[i]) for i in split.indices} for split in task.splits
+        }
+        trained = groups["one/in"] | groups["two/in"]
+        assert not trained & (groups["one/out"] | groups["two/out"] | groups["three/in"] | groups["three/out"])
+        assert groups["three/in"] and groups["three/out"] and not groups["three/in"] & groups["three/out"]
 
 
 def test_leave_group_out_takes_neighbours_the_card_s_clusters_or_its_first_grouping():
@@ -277,6 +305,15 @@ def test_flexible_settings_never_test_a_class_in_a_domain_that_trains_it(composi
         used = [s.indices for s in task.splits if s.domain == name and s.role in ("train", "validation")]
         found = (labels[name][np.concatenate(used)] == label).sum()
         assert found == (labels[name] == label).sum(), "all images of a dominant domain"
+
+
+def test_dominant_domains_are_common_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
+    patients(tmp_path, {name: range(10) for name in ("a", "b", "c", "uni_1", "uni_2", "uni_3")})
+    for seed in range(20):
+        roles = Flexible(compositional=False, dominant=2, minor=1, seed=seed).assignment("Patients")
+        dominant = {name for one in roles.values() for name, role in one.items() if role == "dominant"}
+        assert dominant <= {"a", "b", "c"}
 
 
 def test_flexible_settings_say_when_there_are_too_few_domains():

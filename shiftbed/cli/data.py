@@ -3,12 +3,13 @@
 import json
 import warnings
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import AsJson, Code, app, console, load_classes, next_command, stoppable
+from shiftbed.cli.shared import SHOWN_FAILURES, AsJson, Code, app, console, load_classes, next_command, stoppable
 
 
 @app.command()
@@ -45,7 +46,9 @@ def prepare(
 
     Afterwards every command finds it by name.
     """
+    from shiftbed.data.pack import REFUSED
     from shiftbed.data.prepare import prepare as run_prepare
+    from shiftbed.data.roots import pack_folder
     from shiftbed.report.live import work_bar
 
     def run() -> Any:
@@ -69,14 +72,17 @@ def prepare(
     console.print(f"{made.card.name}: {made.card.summary} ({counts}).", highlight=False, markup=False)
     if made.card.ran_on == "own":
         console.print(f"Hyperparameters for {made.card.size_class} images apply; --size-class changes that.")
-    for bad in made.left_out[:10]:
+    for bad in made.left_out[:SHOWN_FAILURES]:
         console.print(f"left out: {bad.path}: {bad.why}", highlight=False, markup=False, soft_wrap=True)
+    if len(made.left_out) > SHOWN_FAILURES:
+        listed = pack_folder(made.card.name) / REFUSED
+        console.print(f"{len(made.left_out)} images were left out; all are listed in {listed}.", soft_wrap=True)
     if made.duplicates:
         example = " = ".join(str(one.path) for one in made.duplicates[0])
-        words = f"{len(made.duplicates)} images lie in more than one domain, for example {example}."
+        words = f"{len(made.duplicates)} images lie in more than one domain or official part, for example {example}."
         console.print(words, highlight=False, markup=False, soft_wrap=True)
-    domain = next(iter(made.card.domains))
-    next_command(f"shiftbed look {made.card.name}", f"shiftbed train {made.card.name} ERM --test {domain}")
+    name, domain = quote(made.card.name), quote(next(iter(made.card.domains)))
+    next_command(f"shiftbed look {name}", f"shiftbed train {name} ERM --test {domain}")
 
 
 @app.command()

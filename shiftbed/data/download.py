@@ -137,9 +137,10 @@ def unpack(archive: Path, folder: Path) -> Path:
     except tarfile.FilterError as error:
         shutil.rmtree(unfinished)
         raise DataError(
-            f"{archive} has a member that points outside its folder ({error}); nothing was unpacked."
+            f"{archive} has a member that points outside its folder or is no plain file ({error}); it was left alone."
         ) from error
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+        # Of passwords and of unknown ways to compress, zipfile says so by a RuntimeError.
         shutil.rmtree(unfinished)
         if is_full(error):
             raise
@@ -153,5 +154,5 @@ def unpack(archive: Path, folder: Path) -> Path:
 def _refuse_outside(archive: Path, names: list[str]) -> None:
     for name in names:
         path = PurePosixPath(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+        if path.is_absolute() or ".." in path.parts or ":" in "".join(path.parts[:1]):
             raise tarfile.OutsideDestinationError(tarfile.TarInfo(name), str(archive))

@@ -169,21 +169,34 @@ def list_manifest(manifest: Path) -> Listing:
     return listing
 
 
+def _parquet_rows(manifest: Path) -> list[dict[str, Any]]:
+    import duckdb
+
+    try:
+        table = duckdb.connect().execute("select * from read_parquet(?)", [str(manifest)])
+        names = [column[0] for column in table.description or []]
+        return [dict(zip(names, row, strict=True)) for row in table.fetchall()]
+    except duckdb.Error as error:
+        raise DataError(f"{manifest} cannot be read: {error}.") from error
+
+
 def _manifest_rows(manifest: Path) -> list[dict[str, Any]]:
     if not manifest.is_file():
         raise DataError(f"There is no manifest {manifest}.")
     try:
-        if manifest.suffix == ".csv":
+        kind = manifest.suffix.lower()
+        if kind == ".csv":
             with manifest.open(newline="", encoding="utf-8-sig") as file:
                 return list(csv.DictReader(file))
-        if manifest.suffix in (".jsonl", ".ndjson"):
-            return [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if manifest.suffix == ".parquet":
-            import duckdb
-
-            table = duckdb.connect().execute("select * from read_parquet(?)", [str(manifest)])
-            names = [column[0] for column in table.description or []]
-            return [dict(zip(names, row, strict=True)) for row in table.fetchall()]
+        if kind in (".jsonl", ".ndjson"):
+            lines = manifest.read_text(encoding="utf-8").splitlines()
+            rows = [json.loads(line) for line in lines if line.strip()]
+            for number, row in enumerate(rows, start=1):
+                if not isinstance(row, dict):
+                    raise DataError(f"Row {number} of {manifest} is no object of path, class and domain.")
+            return rows
+        if kind == ".parquet":
+            return _parquet_rows(manifest)
     except (ValueError, UnicodeDecodeError) as error:
         raise DataError(f"{manifest} cannot be read: {error}.") from error
     raise DataError(f"{manifest} is no manifest: it must end in .csv, .jsonl or .parquet.")

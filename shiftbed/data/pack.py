@@ -40,6 +40,7 @@ SYNC_SECONDS = 2.0
 SHOWN = 10
 JOURNAL = "journal.jsonl"
 FILES = "files.json"
+REFUSED = "refused.txt"
 INDEX = np.dtype(
     [
         ("offset", "<i8"),
@@ -144,16 +145,18 @@ def write_pack(
     card: Card,
     target: Path,
     *,
+    content: str = "",
     short_side: int | None = None,
     skip_refused: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Refused]:
-    """Packs a dataset; interrupted, it continues where it was.
+    """Packs a dataset; interrupted, it continues where it was, unless the files are others now.
 
     Args:
         listing: The examples.
         card: What the pack will say of itself; its counts become those of what was packed.
         target: The pack's folder, which appears when it is whole.
+        content: The fingerprint of the files.
         short_side: See `packed_index`.
         skip_refused: Go on without images that cannot be read.
         on_progress: Called with the images done and all images.
@@ -169,10 +172,13 @@ def write_pack(
         refused = [size for size in sizes if isinstance(size, Refused)]
         some_size = next((size for size in sizes if isinstance(size, tuple)), (2, 2))  # what is refused changes nothing
         index = packed_index(listing, [size if isinstance(size, tuple) else some_size for size in sizes], short_side)
-        refused += _decode_all(unfinished, listing, index, {one.path for one in refused}, threads, on_progress)
+        bad_headers = {one.path for one in refused}
+        refused += _decode_all(unfinished, listing, content, index, bad_headers, threads, on_progress)
         if refused and not skip_refused:
-            raise DataError(_refusal(refused, unfinished / "refused.txt"))
+            raise DataError(_refusal(refused, unfinished / REFUSED))
+        (unfinished / REFUSED).unlink(missing_ok=True)
         if refused:
+            _refusal(refused, unfinished / REFUSED)
             bad = {one.path for one in refused}
             good = np.array([one.path not in bad for one in listing.examples])
             kept = [one for one in listing.examples if one.path not in bad]
@@ -237,6 +243,7 @@ class _Journal:
 def _decode_all(
     folder: Path,
     listing: Listing,
+    content: str,
     index: np.ndarray,
     known_bad: set[Path],
     threads: ThreadPoolExecutor,
@@ -247,7 +254,7 @@ def _decode_all(
     pixels, fresh = _allocate(folder / "pixels.u8", int(index["offset"][-1] + _lengths(index)[-1]))
     if fresh:
         (folder / JOURNAL).unlink(missing_ok=True)
-    journal = _Journal(folder / JOURNAL, digest([[str(path) for path in paths], index.tolist()]))
+    journal = _Journal(folder / JOURNAL, digest([content, [str(path) for path in paths], index.tolist()]))
 
     def decode_block(block: int) -> tuple[int, list[Refused]]:
         refused = []
@@ -325,9 +332,10 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
     np.save(folder / "index.npy", index)
     class_numbers = {name: number for number, name in enumerate(listing.classes)}
     np.save(folder / "labels.npy", np.array([class_numbers[one.label] for one in listing.examples], np.int64))
-    groups = {name: number for number, name in enumerate(sorted({one.group or "" for one in listing.examples}))}
-    if len(groups) > 1:
-        np.save(folder / "groups.npy", np.array([groups[one.group or ""] for one in listing.examples], np.int64))
+    named = {name: number for number, name in enumerate(sorted({one.group for one in listing.examples if one.group}))}
+    if named:  # an example without a group is one of its own
+        groups = [named[one.group] if one.group else len(named) + i for i, one in enumerate(listing.examples)]
+        np.save(folder / "groups.npy", np.array(groups, np.int64))
     top = os.path.commonpath([one.path.parent for one in listing.examples])
     names = [one.path.relative_to(top).as_posix() for one in listing.examples]
     (folder / FILES).write_text(json.dumps(names), encoding="utf-8")
@@ -339,8 +347,7 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
         counts[name], sizes[name] = len(rows), shapes.pop() if len(shapes) == 1 else None
     described = card.model_copy(update={"domains": counts})
     write_description(folder, "images", described, sizes=sizes)
-    for name in (JOURNAL, "refused.txt"):
-        (folder / name).unlink(missing_ok=True)
+    (folder / JOURNAL).unlink(missing_ok=True)
 
 
 def _refusal(refused: list[Refused], report: Path) -> str:

@@ -16,6 +16,7 @@ from shiftbed.data.pack import Refused, image_size, read_card, write_pack
 from shiftbed.data.roots import data_root, pack_folder, prepared_names
 from shiftbed.data.writing import full_disk_as_sentence
 from shiftbed.errors import DataError, UnknownNameError
+from shiftbed.hashing import digest
 
 MANIFESTS = (".csv", ".jsonl", ".ndjson", ".parquet")
 SMALL_PIXELS = 32
@@ -89,11 +90,14 @@ def _prepare_own(
         raise DataError(f"'{name}' is the name of a known dataset; give yours another with --name.")
     if "/" in name or name.startswith("."):
         raise DataError(f"'{name}' cannot be the name of a dataset; give another with --name.")
-    listing = list_manifest(path) if path.suffix in MANIFESTS else list_folder(path)
+    listing = list_manifest(path) if path.suffix.lower() in MANIFESTS else list_folder(path)
+    if size_class not in (None, "small", "large"):
+        raise DataError(f"There is no size class '{size_class}'; choose small or large.")
     content = listing.content()
+    fingerprint = content.fingerprint()
     card = Card(
         name=name,
-        version=content.fingerprint(),
+        version=fingerprint if short_side is None else f"{fingerprint}-{short_side}px",
         summary=f"{len(listing.examples):,} images of {len(listing.classes)} classes in {len(listing.domains)} domains",
         domains=dict(Counter(one.domain for one in listing.examples)),
         classes=listing.classes,
@@ -104,11 +108,13 @@ def _prepare_own(
         ran_on="own",
     )
     left_out: list[Refused] = []
-    if not (name in prepared_names() and read_card(pack_folder(name)).version == card.version):
+    before = read_card(pack_folder(name)) if name in prepared_names() else None
+    if before is None or (before.version, before.size_class) != (card.version, card.size_class):
         left_out = write_pack(
             listing,
             card,
             pack_folder(name),
+            content=fingerprint,
             short_side=short_side,
             skip_refused=skip_corrupt,
             on_progress=partial(on_progress, "packing"),
@@ -142,10 +148,13 @@ def _prepare_known(
         return Prepared(read_card(pack_folder(card.name)), [], [])
     check_counts(card, Counter(one.domain for one in found.examples))
     content = found.content()
+    if short_side is not None:  # other pixels, and so other results
+        card = card.model_copy(update={"version": f"{card.version}-{short_side}px"})
     left_out = write_pack(
         found,
         card,
         pack_folder(card.name),
+        content=content.fingerprint(),
         short_side=short_side,
         skip_refused=skip_corrupt,
         on_progress=partial(on_progress, "packing"),
@@ -168,7 +177,14 @@ def raw_files(
     if source is not None and source.is_dir():
         return source
     folder = data_root() / "raw" / card.name
-    archives = [source] if source else [download(one, folder, on_progress) for one in card.archives]
+    if source is not None:
+        if not is_archive(source):
+            raise DataError(f"{source} is no archive that can be unpacked; give the folder that its files lie in.")
+        about = source.stat()
+        own = folder / f"given-{digest([str(source.resolve()), about.st_size, about.st_mtime_ns])[:12]}"
+        unpack(source, own / source.name.split(".")[0])
+        return own
+    archives = [download(one, folder, on_progress) for one in card.archives]
     if not archives:
         instead = f", or prepare {card.superseded_by} instead" if card.superseded_by else ""
         by_hand = f"get it by hand ({card.source}) and prepare it with --from FOLDER{instead}"

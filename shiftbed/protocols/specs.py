@@ -10,8 +10,10 @@ import numpy as np
 from shiftbed.data import Card, card, load
 from shiftbed.errors import DataError
 from shiftbed.hashing import seed_hash
-from shiftbed.protocols.splits import Role, Split, Task, capped, grouped_holdout, holdout
+from shiftbed.protocols.splits import Role, Split, Task, capped, grouped_holdout, halved, holdout
 from shiftbed.registry import did_you_mean
+
+UNIQUE = "uni_"  # begins the names of NICO++'s domains that are other surroundings for every class
 
 
 class TaskSpec(ABC):
@@ -63,9 +65,7 @@ class LeaveOut(TaskSpec):
                 splits.append(Split(domain, "all", "test", np.arange(known.domains[domain])))
                 continue
             if self.grouped:
-                inside, outside = _grouped(known, domain, fraction, trial)
-                if tested:
-                    inside, outside = outside[1::2], outside[::2]
+                inside, outside = _grouped(known, domain, fraction, trial, tested)
             else:
                 inside, outside = _in_out(known, domain, fraction, seed_hash(trial, position))
             if tested and self.adapt:
@@ -148,9 +148,10 @@ class Fixed(TaskSpec):
 class Flexible(TaskSpec):
     """NICO++'s flexible settings: every class has its own dominant, minor and test domains.
 
-    *Random*: the dominant domains of a class are drawn from all, the minor ones from the rest, and the others are
-    tested. *Compositional*: some domains are set aside for training; each class has its dominant ones among them and
-    its minor and test ones among the others, so that no dominant domain is tested for any class.
+    *Random*: the dominant domains of a class are drawn from the common ones (NICO++'s `uni_` are each class's own), the
+    minor ones from the rest, and the others are tested. *Compositional*: some domains are set aside for training; each
+    class has its dominant ones among them and its minor and test ones among the others, so that no dominant domain is
+    tested for any class.
 
     Attributes:
         compositional: Which of the two.
@@ -177,7 +178,7 @@ class Flexible(TaskSpec):
         roles = {}
         for label in range(len(data.card.classes)):
             present = [domain.name for domain in data.domains if (np.asarray(domain.labels) == label).any()]
-            main = [name for name in present if not exclusive or name in exclusive]
+            main = [name for name in present if (name in exclusive if exclusive else not name.startswith(UNIQUE))]
             others = [name for name in present if name not in exclusive]
             dominant = random.permutation(main)[: self.dominant].tolist()
             rest = random.permutation([name for name in others if name not in dominant]).tolist()
@@ -287,11 +288,15 @@ def _in_out(
     return inside, outside
 
 
-def _grouped(known: Card, domain: str, fraction: float, trial: int) -> tuple[np.ndarray, np.ndarray]:
-    groups = load(known.name)[domain].groups
-    if groups is None:
+def _grouped(known: Card, domain: str, fraction: float, trial: int, tested: bool) -> tuple[np.ndarray, np.ndarray]:
+    """A domain's in/out split by groups; a tested domain is divided among the groups that no domain trains on."""
+    groups = {one.name: one.groups for one in load(known.name).domains if one.groups is not None}
+    if domain not in groups:
         raise DataError(f"Domain '{domain}' of {known.name} has no groups to keep together.")
-    inside, outside = grouped_holdout(np.asarray(groups), fraction, seed_hash(trial, "groups"))
-    if len(outside) < 2 or len(inside) == 0:
+    mine, everyone = np.asarray(groups[domain]), np.concatenate([np.asarray(some) for some in groups.values()])
+    inside, outside = grouped_holdout(mine, everyone, fraction, seed_hash(trial, "groups"))
+    if tested:
+        inside, outside = halved(outside, mine)
+    if len(outside) == 0 or len(inside) == 0:
         raise DataError(f"Domain '{domain}' of {known.name} has too few groups to hold out {fraction:g} of them.")
     return inside, outside

@@ -75,12 +75,29 @@ def holdout(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndar
     return order[size:], order[:size]
 
 
-def grouped_holdout(groups: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same over groups: all examples of a group are on one side, and for one seed on the same side everywhere."""
-    names = np.unique(groups)
+def grouped_holdout(
+    groups: np.ndarray, everyone: np.ndarray, fraction: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same over groups: all examples of a group are on one side.
+
+    Args:
+        groups: The group of every example of a domain.
+        everyone: The groups of all domains: with them a group is on the same side in each, for one seed.
+        fraction: The share of groups that are out.
+        seed: Decides which.
+    """
+    names = np.unique(everyone)
     inside, _ = holdout(len(names), fraction, seed)
     chosen = np.isin(groups, names[inside])
     return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+
+def halved(indices: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Examples in two halves, every other group (in the order in which they come) in each."""
+    here = groups[indices]
+    _, first, number = np.unique(here, return_index=True, return_inverse=True)
+    place = np.argsort(np.argsort(first))[number]
+    return indices[place % 2 == 1], indices[place % 2 == 0]
 
 
 def capped(labels: np.ndarray, most: int, seed: int) -> np.ndarray:

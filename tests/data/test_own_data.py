@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from shiftbed.data import pack as packing
 from shiftbed.data.examples import list_folder, list_manifest
 from shiftbed.data.look import contact_sheet
 from shiftbed.data.pack import RaggedImages, read_pack, write_pack
-from shiftbed.data.prepare import prepare
+from shiftbed.data.prepare import prepare, raw_files
 from shiftbed.errors import DataError, UnknownNameError
 from tests.data.conftest import picture
 
@@ -344,3 +345,72 @@ def test_write_pack_is_given_what_it_describes(folder, root):
     prepare(str(folder))
     assert write_pack(listing, card("mine"), root / "again") == []
     assert (root / "again" / "pixels.u8").read_bytes() == (root / "packs" / "mine" / "pixels.u8").read_bytes()
+
+
+def test_a_repaired_image_is_read_again_and_so_is_one_that_changed(folder, root):
+    broken, other = folder / "größe" / "cat" / "image 0.jpg", folder / "größe" / "cat" / "image 1.png"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="1 images cannot be packed"):
+        prepare(str(folder))
+    broken.write_bytes(whole)
+    Image.new("RGB", (64, 64)).save(other)
+    prepare(str(folder))
+    images, names = load("mine")["größe"].inputs, packing.file_names(root / "packs" / "mine")["größe"]
+    place = names.index("größe/cat/image 1.png")
+    assert images[place].max() == 0, "what the file is now"
+
+
+def test_another_size_is_another_version_and_packed_anew(folder, root):
+    whole = prepare(str(folder)).card
+    small = prepare(str(folder), short_side=32).card
+    assert small.version == f"{whole.version}-32px" and load("mine")["größe"].inputs.shape[1:3] == (32, 32)
+    assert prepare(str(folder), size_class="small").card.size_class == "small"
+    assert prepare(str(folder), size_class="large").card.size_class == "large"
+    with pytest.raises(DataError, match="There is no size class 'medium'; choose small or large"):
+        prepare(str(folder), size_class="medium")
+
+
+def test_images_without_a_group_are_groups_of_their_own(folder, root):
+    files = [(domain, label, f"{domain}/{label}/image {i}.png") for domain in ("größe", "site one")
+             for label in ("cat", "dog & cow") for i in (1, 3, 5)]  # fmt: skip
+    rows = [{"path": path, "class": label, "domain": domain} for domain, label, path in files]
+    rows[0]["group"] = rows[1]["group"] = "both"
+    (folder / "mine.JSONL").write_text("\n".join(json.dumps(row) for row in rows))
+    prepare(str(folder / "mine.JSONL"), rename="grouped")
+    groups = np.concatenate([np.asarray(domain.groups) for domain in load("grouped").domains])
+    assert len(np.unique(groups)) == len(rows) - 1 and groups[0] == groups[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.parquet", b"PAR1 is not all", "cannot be read"),
+        ("a.jsonl", b'["path", "class"]', "Row 1 of .* is no object of path, class and domain"),
+    ],
+)
+def test_a_damaged_manifest_is_one_sentence(tmp_path, root, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        prepare(str(tmp_path / name))
+
+
+def test_all_that_was_left_out_is_listed(folder, root):
+    for i in (0, 2, 4):
+        (folder / "größe" / "cat" / f"image {i}.jpg").write_bytes(b"no image")
+    made = prepare(str(folder), skip_corrupt=True)
+    assert len((root / "packs" / "mine" / packing.REFUSED).read_text().splitlines()) == len(made.left_out) == 3
+
+
+def test_the_archive_that_is_given_is_the_one_that_is_read(tmp_path, root):
+    about = card("PACS")
+    for name, inside in (("one", "first"), ("two", "second")):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as made:
+            made.writestr("./", "")
+            made.writestr(f"{inside}.txt", inside)
+    for name, inside in (("one", "first"), ("two", "second"), ("one", "first")):
+        files = [path.stem for path in raw_files(about, tmp_path / f"{name}.zip").rglob("*.txt")]
+        assert files == [inside]
+    (tmp_path / "plain.txt").write_text("no archive")
+    with pytest.raises(DataError, match=r"plain\.txt is no archive that can be unpacked; give the folder"):
+        raw_files(about, tmp_path / "plain.txt")
