@@ -46,7 +46,7 @@ class Outputs:
                 )
         if self.labels is not None and not 0 <= self.labels.min() <= self.labels.max() < self.classes:
             raise DataError(
-                f"{self.name} has the label {self.labels.max()}, and the model has {self.classes} classes, 0 to "
+                f"The labels of {self.name} go from {self.labels.min()} to {self.labels.max()}, and the model knows 0 to "
                 f"{self.classes - 1}; the classes must be the model's."
             )
 

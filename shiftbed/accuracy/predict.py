@@ -195,7 +195,7 @@ def predict_accuracy(
     reference_outputs = extract(known)
     _same_classes(outputs, reference_outputs, classes)
     if chosen.missing(reference_outputs):
-        raise _cannot(chosen, reference_outputs)
+        raise cannot(chosen, reference_outputs)
     try:
         to_fit = [domain for domain in _labelled(domains, known, classes, seen) if domain.id != unlabelled.id]
     except DataError:
@@ -297,7 +297,8 @@ def _same_classes(outputs: Outputs, source: Outputs, classes: Sequence[str]) -> 
             raise DataError(f"The model has {len(classes)} classes but gave {some.classes} logits an image.")
 
 
-def _cannot(method: Method, outputs: Outputs) -> DataError:
+def cannot(method: Method, outputs: Outputs) -> DataError:
+    """Says what a model lacks for a method, and which ones it can do."""
     lacking = " and ".join(method.missing(outputs))
     able = ", ".join(name for name in METHODS if not METHODS[name].missing(outputs))
     return DataError(f"The method {method.name} needs {lacking}, which this model does not have; choose one of {able}.")

@@ -11,7 +11,7 @@ from shiftbed.accuracy.domains import MOST, SEVERITIES, corrupted, held_out, of_
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.kept import ACCURACY, PREDICTIONS, predictions
 from shiftbed.accuracy.methods import METHODS, Method
-from shiftbed.accuracy.predict import DEFAULT, FittedPredictor, summarise
+from shiftbed.accuracy.predict import DEFAULT, FittedPredictor, cannot, summarise
 from shiftbed.data import card
 from shiftbed.errors import DataError, StoreError
 from shiftbed.selection import JobRecords
@@ -76,7 +76,10 @@ def predict_sweep(
         for job in mine:
             on_progress("predicting accuracies", len({row["job"] for row in rows}), len(jobs))
             extract = Extractor(load(_folder(folder, job), device))
-            fitted = FittedPredictor(extract(source), ((extract(one), one.group) for one in labelled), level)
+            outputs = extract(source)
+            if chosen.missing(outputs):
+                raise cannot(chosen, outputs)
+            fitted = FittedPredictor(outputs, ((extract(one), one.group) for one in labelled), level)
             rows += [_row(job, domain, extract, fitted, chosen, level) for domain in job.description["test_domains"]]
             write_json(rows, folder / ACCURACY / PREDICTIONS)
     on_progress("predicting accuracies", len(jobs), len(jobs))
@@ -97,7 +100,7 @@ def _row(
         made = replace(summarise(outputs, alone, method, level), trust=str(reason))
     who = {"dataset": about["dataset"], "domain": domain, "algorithm": about["algorithm"], "job": job.id}
     numbers = {name: getattr(made, name) for name in SHOWN}
-    return {**who, "method": method.name, **numbers, "true": outputs.accuracy}
+    return {**who, "method": made.method, **numbers, "true": outputs.accuracy}
 
 
 def _folder(folder: Path, job: JobRecords) -> Path:

@@ -75,6 +75,8 @@ def show_failures(failed: Mapping[str, str], alone: Callable[[str], str | None] 
         console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
         if command := alone(job_id):
             console.print(f"  alone: {command}", markup=False, highlight=False, soft_wrap=True)
+    if len(failed) > SHOWN_FAILURES:
+        console.print(f"and {len(failed) - SHOWN_FAILURES:,} more; `--json` lists all.", highlight=False)
 
 
 def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":

@@ -50,7 +50,7 @@ def merge(
     made = run(sources, out)
     console.print(f"{plural(made.jobs, 'job')} in {out}, {made.new:,} of them new.", highlight=False, soft_wrap=True)
     for job_id in made.differing[:10]:
-        console.print(f"differs between the sources, the first was kept: {job_id}", highlight=False)
+        console.print(f"differs between the sources; one result was kept, always the same: {job_id}", highlight=False)
     next_command(f"shiftbed tables {out}")
 
 

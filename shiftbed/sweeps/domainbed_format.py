@@ -27,6 +27,7 @@ from shiftbed.training.store import LocalStore
 
 RECIPE = "domainbed-import"
 REVISION = "domainbed"
+STEPS = 5001  # of every dataset, where a run names none
 PLACES = ("data_dir", "output_dir")  # of a run's arguments: where, not what
 MOST_EXAMPLES = 10**7
 
@@ -77,7 +78,7 @@ def import_domainbed(folder: str | Path, out: str | Path, partial: bool = False)
         partial: Take runs without a `done` file too, as DomainBed's own tables do.
 
     Raises:
-        StoreError: There is no run, or the store is sealed.
+        StoreError: There is no run, the store is sealed, or it has runs that had not finished then and now have.
     """
     refuse_sealed(out)
     runs = sorted(path.parent for path in Path(folder).glob("*/results.jsonl"))
@@ -87,6 +88,13 @@ def import_domainbed(folder: str | Path, out: str | Path, partial: bool = False)
     with tempfile.TemporaryDirectory() as scratch:
         jobs = {job.id: job for job in _read_runs(runs, partial, found)}
         found.jobs = len(jobs)
+        records = {job_id: job.result.parsed(job_id)["records"] for job_id, job in jobs.items()}
+        before = {job.id: job.rows for job in finished_jobs(LocalStore(Path(out))) if job.id in jobs}
+        grown = [job_id for job_id, rows in before.items() if len(rows) != len(records[job_id])]
+        if grown:
+            raise StoreError(
+                f"{len(grown)} of these runs are in {out} as they were before they finished; import into a new folder."
+            )
         for part in write_parts((jobs[job_id] for job_id in sorted(jobs)), Path(scratch)):
             add_part(LocalStore(Path(out)), part, Path(scratch))
     return found
@@ -148,7 +156,7 @@ def _as_job(rows: list[dict[str, Any]], found: Imported) -> Loose:
     recipe = {
         "name": RECIPE,
         "summary": "Trained by DomainBed",
-        "steps": args.get("steps") or rows[-1]["step"] + 1,
+        "steps": args.get("steps") or STEPS,
         "evaluate_every": args.get("checkpoint_freq") or every,
         "holdout": args["holdout_fraction"],
     }

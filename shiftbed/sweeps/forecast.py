@@ -8,7 +8,7 @@ from shiftbed.errors import DataError, HparamError
 from shiftbed.networks.weights import weights_are_here
 from shiftbed.sweeps.cautions import cautions
 from shiftbed.sweeps.costs import Cost, Kind, disk_bytes, kinds, known_costs, measured_costs
-from shiftbed.sweeps.plan import Request, plan
+from shiftbed.sweeps.plan import Request, plan, planned
 from shiftbed.sweeps.records import outcomes
 from shiftbed.sweeps.stages import most_reruns
 from shiftbed.training.device import Runtime
@@ -66,17 +66,31 @@ def forecast(
     jobs, reruns = plan(request), most_reruns(request)
     left, done, notes = _left(jobs, store)
     costs, gaps = _costs(left, done or [], store, runtime, probe, on_probe)
-    by_kind = kinds(left)
-    seconds = {kind: sum(map(costs[kind], some)) for kind, some in by_kind.items() if kind in costs}
-    rerun_share = 1 + reruns / len(jobs)  # the winners are taken to cost what jobs cost on average
+    by_kind, every = kinds(left), kinds([*left, *(done or [])])
+    again = max(0, reruns - _reruns_done(jobs, store)) if done is not None else reruns
+    each = again / len(jobs)  # the winners are taken to cost what jobs cost on average
+    seconds = {
+        kind: sum(map(costs[kind], by_kind.get(kind, []))) + each * sum(map(costs[kind], some))
+        for kind, some in every.items()
+        if kind in costs and (again or kind in by_kind)
+    }
     return Forecast(
         jobs=len(left) + len(done or []),
-        reruns=reruns,
+        reruns=again,
         done=None if done is None else len(done),
-        seconds={kind: rerun_share * value for kind, value in seconds.items()},
+        seconds=seconds,
         unknown=tuple(kind for kind in by_kind if kind not in costs),
-        disk=round(rerun_share * disk_bytes(jobs)),
+        disk=round((1 + reruns / len(jobs)) * disk_bytes(jobs)),
         notes=(*notes, *gaps, *cautions(request)),
+    )
+
+
+def _reruns_done(jobs: list[Job], store: Store) -> int:
+    """How many jobs of a second stage are done: those of the same settings that the first does not have."""
+    first, settings, finished = {job.id for job in jobs}, {job.setting for job in jobs}, outcomes(store)
+    return sum(
+        row["setting"] in settings and job_id not in first and job_id in finished
+        for job_id, row in planned(store).items()
     )
 
 
@@ -144,14 +158,16 @@ def largest_within(
     unknown = [job for job in left if (job.dataset, job.algorithm) not in costs]
     if unknown:
         raise HparamError(f"A budget needs the cost of every job. {(gaps or notes)[0]}")
-    by_draw = [0.0] * request.draws
+    by_draw, whole = [0.0] * request.draws, 0.0
     for job in left:
         by_draw[job.draw] += costs[job.dataset, job.algorithm](job)
-    draws, used = 0, 0.0
+    for job in [*left, *(done or [])]:
+        whole += costs[job.dataset, job.algorithm](job)
+    reruns = most_reruns(request) - (0 if done is None else _reruns_done(jobs, store))
+    draws, used = 0, max(0, reruns) * whole / max(1, len(left) + len(done or []))
     while draws < request.draws:
-        share = 1 + most_reruns(request) / (len(jobs) / request.draws * (draws + 1))
         used += by_draw[draws]
-        if used * share > seconds:
+        if used > seconds:
             break
         draws += 1
     if not draws or (draws < request.draws and request.groups):

@@ -247,8 +247,9 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
             f"The folder has a sweep of {clash['dataset']} with the design {before[clash['setting']]}, whose tables "
             f"would mix with those of {design}; use another folder."
         )
-    if not others:
-        store.create_exclusive(key, b"".join(canonical(row) + b"\n" for row in rows))
+    new = [row for row in rows if row not in others]
+    if new:
+        store.create_exclusive(f"plans/{digest(new)[:20]}.jsonl", b"".join(canonical(row) + b"\n" for row in new))
 
 
 def planned(store: Store) -> dict[str, dict[str, Any]]:

@@ -319,6 +319,7 @@ def sweep_status(store: Store) -> Status:
         moved = {job_id: watch.moved(job_id) for job_id in claimed}
         states |= {job_id: "running" for job_id, alive in moved.items() if alive}
         claimed = {job_id for job_id, alive in moved.items() if alive is False}
+    failures = {job_id: why for job_id, why in failures.items() if states[job_id] == "failed"}  # not if it runs again
     return Status(states, plan, failures, _seconds_left(store, plan, states))
 
 

@@ -198,8 +198,32 @@ def test_nearness_of_a_labelled_domain_itself():
     near = around.locate(Outputs(np.zeros((100, 2)), random.normal(4, 1, (100, 3))))
     assert near.nearest == "at 4"
     assert near.share == 1.0  # all others are a step of 1 away from their nearest
+    assert near.words.endswith("rely on it.")
     far = around.locate(Outputs(np.zeros((100, 2)), random.normal(40, 1, (100, 3))))
-    assert far.share == 0.1  # it alone: 1 of 9 + 1
+    assert far.share == 0 and "do not rely on the interval" in far.words, "however few labelled domains there are"
+
+
+def test_nine_domains_cannot_tell_one_in_twenty_but_that_something_is_at_their_edge():
+    random = np.random.default_rng(0)
+    around = Surroundings(Outputs(np.zeros((400, 2)), random.normal(size=(400, 3))))
+    for place in range(9):
+        around.add(Outputs(np.zeros((400, 2)), random.normal(place, 1, (400, 3)), name=f"at {place}"), str(place))
+    edge = around.locate(Outputs(np.zeros((400, 2)), random.normal(9.2, 1, (400, 3))))
+    assert edge.share == 0 and edge.words.endswith("rely on it with care.")
+
+
+@pytest.mark.parametrize("images", [10, 20, 50, 400, 2000])
+def test_few_images_are_not_taken_for_another_domain(images):
+    random = np.random.default_rng(0)
+    around = Surroundings(Outputs(np.zeros((400, 2)), random.normal(size=(400, 20))))
+    for place in range(30):
+        values = random.normal(0.1 * place, 1, (400, 20))
+        around.add(Outputs(np.zeros((400, 2)), values, name=f"at {place}"), str(place))
+    like = [around.locate(Outputs(np.zeros((images, 2)), random.normal(1.55, 1, (images, 20)))) for _ in range(20)]
+    assert sum("do not rely" in one.words for one in like) <= 3, "one in twenty by chance"
+    assert np.mean([one.share for one in like]) > 0.3
+    unlike = around.locate(Outputs(np.zeros((images, 2)), random.normal(6, 1, (images, 20))))
+    assert "do not rely" in unlike.words
 
 
 def test_the_least_sure_come_first():

@@ -80,6 +80,25 @@ def test_partial_runs_cut_lines_and_repeated_steps_are_told(tmp_path):
     assert import_domainbed(sweep, tmp_path / "all", partial=True).jobs == 3
 
 
+def test_partial_runs_are_in_the_table_of_finished_ones_and_never_stale(tmp_path):
+    def unnamed(*words, **more):
+        row = line(*words, **more)
+        row["args"]["steps"] = None
+        return row
+
+    sweep, store = tmp_path / "sweep", tmp_path / "store"
+    for test in range(4):
+        write_run(sweep, f"whole-{test}", [unnamed(step, test_envs=(test,)) for step in (0, 300, 600)])
+        write_run(sweep, f"part-{test}", [unnamed(0, test_envs=(test,), trial=1)], done=False)
+    assert import_domainbed(sweep, store, partial=True).jobs == 8
+    assert len(read_tables(store, ["training-domain-validation"])) == 1
+    (sweep / "part-0" / "results.jsonl").write_text(
+        "".join(json.dumps(unnamed(step, test_envs=(0,), trial=1)) + "\n" for step in (0, 300, 600))
+    )
+    with pytest.raises(StoreError, match=r"1 of these runs are in .* as they were before"):
+        import_domainbed(sweep, store, partial=True)
+
+
 def test_the_job_does_not_depend_on_where_it_ran_and_comes_once(tmp_path):
     moved = line(0)
     moved["args"]["data_dir"] = moved["args"]["output_dir"] = "/other"

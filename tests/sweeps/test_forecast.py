@@ -10,7 +10,7 @@ from shiftbed.sweeps import forecast as room
 from shiftbed.sweeps.cautions import cautions
 from shiftbed.sweeps.costs import Cost, disk_bytes, kinds, measured_costs
 from shiftbed.sweeps.forecast import forecast, largest_within, parse_duration
-from shiftbed.sweeps.plan import Request, plan
+from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.training.device import Runtime
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
@@ -61,6 +61,23 @@ def test_kinds_without_an_estimate_are_named(memory_folder):
 def test_a_second_stage_is_counted(tmp_path):
     found = forecast(replace(SMALL, trials=3, design="search-once"), LocalStore(tmp_path), probe=False)
     assert (found.jobs, found.reruns) == (8, 4)
+
+
+def test_a_second_stage_costs_what_is_left_of_it(memory_folder):
+    request = replace(SMALL, algorithms=["ERM"], draws=2, trials=3, design="search-once")
+    store, jobs = LocalStore(memory_folder), plan(request)
+    remember_plan(jobs, store, "search-once")
+    finish(store, jobs[0], seconds=60.0)
+    assert sum(forecast(request, store, probe=False).seconds.values()) == pytest.approx(60 + 2 * 60)
+    finish(store, jobs[1], seconds=60.0)
+    found = forecast(request, store, probe=False)
+    assert (found.reruns, sum(found.seconds.values())) == (2, pytest.approx(2 * 60))
+    again = [job for job in plan(replace(request, design="redraw")) if job.trial and job.draw == 0]
+    remember_plan(again, store, "search-once")
+    for job in again:
+        finish(store, job, seconds=60.0)
+    found = forecast(request, store, probe=False)
+    assert (found.reruns, found.device_hours) == (0, None)
 
 
 def test_a_probe_measures_what_a_job_takes(memory_folder):

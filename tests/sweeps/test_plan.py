@@ -1,7 +1,7 @@
 import pytest
 
 from shiftbed.errors import DataError, HparamError, UnknownNameError
-from shiftbed.sweeps.plan import Request, plan, planned, remember_plan
+from shiftbed.sweeps.plan import Request, plan, planned, planned_designs, remember_plan
 from shiftbed.training.store import LocalStore
 
 
@@ -67,6 +67,17 @@ def test_plans_add_up(tmp_path):
         remember_plan(jobs, store)
     assert set(planned(store)) == {job.id for job in both}
     assert len(list(store.list("plans"))) == 2
+
+
+def test_what_is_known_by_another_design_hides_no_new_job(tmp_path):
+    store = LocalStore(tmp_path)
+    known = plan(Request(["ColoredDigits"], ["ERM"]))
+    remember_plan(known, store)
+    new = plan(Request(["RotatedDigits"], ["ERM"]))
+    remember_plan([*known, *new], store, "fixed")
+    assert set(planned(store)) == {job.id for job in [*known, *new]}
+    designs = planned_designs(planned(store).values())
+    assert (designs[known[0].setting], designs[new[0].setting]) == ("redraw", "fixed")
 
 
 A, C, P, S = "art_painting", "cartoon", "photo", "sketch"

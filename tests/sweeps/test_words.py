@@ -130,6 +130,12 @@ def test_a_job_of_a_sweep_as_a_command(monkeypatch):
     assert run["keep"] == "logits"
 
 
+def test_a_job_of_a_blind_sweep_is_not_trained_where_its_test_would_show():
+    words = sweep_words({"datasets": "ColoredDigits", "algorithms": "ERM", "out": "x", "steps": 3, "blind": True})
+    (job, *_) = make_plan(words.request())
+    assert command_alone(job, words, draws=1).startswith("shiftbed sweep ColoredDigits ")
+
+
 def test_a_job_that_train_has_no_words_for_is_a_sweep_of_one(monkeypatch):
     words = sweep_words(
         {"datasets": "EmojiStyles", "algorithms": "ERM,IRM", "protocol": "leave-one-domain-out-grouped", "out": "x"}
