@@ -46,8 +46,8 @@ class Outputs:
                 )
         if self.labels is not None and not 0 <= self.labels.min() <= self.labels.max() < self.classes:
             raise DataError(
-                f"The labels of {self.name} go from {self.labels.min()} to {self.labels.max()}, and the model knows 0 to "
-                f"{self.classes - 1}; the classes must be the model's."
+                f"The labels of {self.name} go from {self.labels.min()} to {self.labels.max()}, and the model knows "
+                f"0 to {self.classes - 1}; the classes must be the model's."
             )
 
     def __len__(self) -> int:

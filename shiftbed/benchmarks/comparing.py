@@ -85,7 +85,7 @@ def compare(benchmark: Benchmark, part: SweepPart, table: Table) -> Grid:
     differs = {}
     for row in dict.fromkeys(number.row for number in shown):
         cells = [number for number in shown if number.row == row]
-        n = max((number.estimate.n for number in cells if number.estimate), default=0)
+        n = min((number.estimate.n for number in cells if number.estimate), default=0)
         differs[row] = differing(our_facts(table, cells[0].algorithm, n), theirs)
         if part.published and part.published.differs:
             differs[row]["source"] = part.published.differs
@@ -121,20 +121,26 @@ def paper_board(
 
 
 def scores_beside(board: Leaderboard, tables: Sequence[str], folder: str | Path) -> Grid | None:
-    """OoD-Bench's ranking scores of a leaderboard, and the paper's; None where the paper has none or ERM no error.
+    """OoD-Bench's ranking scores of a leaderboard; None where the paper has none or ERM no error.
+
+    The paper's stand beside them if they are of the same datasets.
 
     Args:
         board: Our leaderboard.
         tables: The published tables of the benchmark.
         folder: The sweep's folder, beside whose records shift may have been measured.
     """
-    printed = {cell.algorithm: cell.mean for name in tables for cell in published_table(name) if cell.measure == SCORE}
+    cells = [cell for name in tables for cell in published_table(name)]
+    printed = {cell.algorithm: cell.mean for cell in cells if cell.measure == SCORE}
     if not printed:
         return None
     try:
         grid = ranking_grid(board, shift_kinds(folder), str(folder))
     except ShiftbedError:  # one trial has no error to compare with
         return None
+    of = {cell.dataset for cell in cells if cell.measure != SCORE and cell.dataset}
+    if set(board.estimates) != of:
+        return replace(grid, notes=[*grid.notes, f"The paper's scores are of {', '.join(sorted(of))} together."])
     scores = [(name, printed.get(name)) for name, _ in grid.rows]
     texts = [MISSING if score is None else f"{score:+.0f}" for _, score in scores]
     rows = [(name, [*entries, Entry(text)]) for (name, entries), text in zip(grid.rows, texts, strict=True)]

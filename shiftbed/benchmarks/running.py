@@ -20,7 +20,7 @@ from shiftbed.sweeps.plan import parts as plan_parts
 from shiftbed.sweeps.pool import Progress
 from shiftbed.sweeps.records import outcomes
 from shiftbed.sweeps.verbs import sweep
-from shiftbed.tables import Estimate, Grid, Table, leaderboards
+from shiftbed.tables import Estimate, Grid, Leaderboard, Table, leaderboards
 from shiftbed.training.device import Precision, default_precision, find_runtimes
 from shiftbed.training.run import Keep
 from shiftbed.training.store import LocalStore
@@ -275,11 +275,16 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
             if table.about["setting"] in settings and table.selection.name in part.selections:
                 own, paper = _only(table, part), original[part.name]
                 grids.append(compare(whole, paper, own) if paper.published else own.grid())
-                shown.append((paper, table))
+                shown.append((paper, own))
     cited = list(dict.fromkeys(name for part, _ in shown if part.published for name in part.published.tables))
-    for board in leaderboards([table for _, table in shown]):
+    tables = [table for _, table in shown]
+    boards = leaderboards(tables)
+    grids += [board.grid(paper_board(whole, board, shown)) for board in boards]
+    # A score is over all datasets, each under the selection that the paper has for it.
+    once = 1 < len({table.dataset for table in tables}) == len(tables)
+    for board in [Leaderboard.of(tables, "All datasets")] if once else boards:
         scores = scores_beside(board, cited, out)
-        grids += [board.grid(paper_board(whole, board, shown)), *([scores] if scores else [])]
+        grids += [scores] if scores else []
     return grids
 
 

@@ -283,7 +283,10 @@ def test_a_constant_added_to_an_image_s_logits_changes_nothing(name):
         (lambda: Outputs(np.zeros((1, 3))), "There is one image"),
         (lambda: Outputs(np.array([[0, 1.0], [np.nan, 0]])), "not finite for 1 of 2 images, the first at place 1"),
         (lambda: Outputs(np.zeros((2, 3)), np.array([[1.0], [np.inf]])), "features of these images are not finite"),
-        (lambda: Outputs(np.zeros((2, 3)), labels=np.array([0, 3])), "The labels of these images go from 0 to 3, and the model knows 0 to 2"),
+        (
+            lambda: Outputs(np.zeros((2, 3)), labels=np.array([0, 3])),
+            "go from 0 to 3, and the model knows 0 to 2",
+        ),
         (lambda: Outputs(np.zeros((2, 3)), labels=np.array([0])), "2 images but labels of 1"),
         (lambda: Reference(Outputs(np.zeros((2, 3)))), "The source set has no labels"),
         (lambda: agreement_matrix(np.zeros((1, 4)), 3), "A pool of 1 model has no agreement"),

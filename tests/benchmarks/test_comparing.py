@@ -1,5 +1,7 @@
 """Our numbers beside the paper's: what is looked up, and when a difference is printed."""
 
+from dataclasses import replace
+
 import pytest
 
 from shiftbed.benchmarks import find, narrowed
@@ -108,6 +110,15 @@ def test_numbers_that_a_paper_took_from_elsewhere_never_compare():
     assert "DomainBed's leaderboard" in grid.data[0]["differs"]["source"]
 
 
+def test_a_row_with_fewer_trials_in_one_cell_has_no_difference():
+    whole, fewer = pacs_table(trials=3), pacs_table(trials=1)
+    assert all(row["difference"] is not None for row in compare(DOMAINBED, PACS, whole).data if row["published"])
+    name, column = "ERM", next(iter(whole.chosen["ERM"]))
+    chosen = {**whole.chosen, name: {**whole.chosen[name], column: fewer.chosen[name][column]}}
+    mixed = compare(DOMAINBED, PACS, replace(whole, chosen=chosen))
+    assert all(row["difference"] is None for row in mixed.data if row["row"] == name)
+
+
 def test_what_a_paper_does_not_state_is_not_known_to_be_equal():
     whole = find("nico-table-4")
     part = next(part for part in whole.parts if part.dataset == "PACS")
@@ -134,10 +145,14 @@ def test_the_paper_s_leaderboard_has_its_averages():
 
 
 def test_ranking_scores_stand_beside_the_paper_s():
+    for name, kind in (("ood-bench/table-1", "diversity"), ("ood-bench/table-2", "correlation")):
+        grid = scores_beside(Leaderboard.published(name), [name], "DIR")
+        assert grid.columns[-1] == "paper" and len(grid.data) == 16
+        assert all(row[kind] == row["published"] for row in grid.data), "from the paper's accuracies come its scores"
     table = pacs_table(algorithms=("ERM", "RSC", "MLDG"))
     grid = scores_beside(Leaderboard.of([table]), ["ood-bench/table-1"], "DIR")
-    assert {row["algorithm"]: row["published"] for row in grid.data} == {"ERM": 0, "RSC": 2, "MLDG": -4}
-    assert [entry.text for entry in dict(grid.rows)["MLDG"]] == ["0", "-4"]
+    assert "paper" not in grid.columns, "its scores are of four datasets, not of one"
+    assert "The paper's scores are of Camelyon17, OfficeHome, PACS, TerraIncognita together." in grid.notes
     assert scores_beside(Leaderboard.of([table]), ["domainbed/table-4"], "DIR") is None
     assert scores_beside(Leaderboard.of([pacs_table(trials=1)]), ["ood-bench/table-1"], "DIR") is None
 
