@@ -12,6 +12,8 @@ def sentence(error: Exception) -> str:
     """An error as one sentence; one that is nobody's design says where it happened."""
     if isinstance(error, ShiftbedError):
         return str(error)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename} cannot be read or written: {error.strerror}."
     frame = traceback.extract_tb(error.__traceback__)[-1]
     said = str(error).strip().partition("\n")[0]  # CUDA's errors go on with advice to developers
     return f"{type(error).__name__} in {Path(frame.filename).name} line {frame.lineno}: {said}"

@@ -3,10 +3,11 @@
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from shiftbed.errors import UnknownNameError
+from shiftbed.errors import ShiftbedError, UnknownNameError
 
 Entry = TypeVar("Entry")
 SHOWN = 12
@@ -72,6 +73,23 @@ class Registry(Generic[Entry]):
             for module in pkgutil.iter_modules(getattr(room, "__path__", [])):
                 importlib.import_module(f"{self.room}.{module.name}")
         return self._entries
+
+
+def one_of(value: Any, allowed: Iterable[str], noun: str) -> Any:
+    """A value that must be one of a few words, or None.
+
+    Raises:
+        ShiftbedError: It is not.
+    """
+    known = list(allowed)
+    if value is not None and value not in known:
+        raise ShiftbedError(f"There is no {noun} '{value}'; there are {', '.join(known)}.")
+    return value
+
+
+def listed(names: Any) -> list[str]:
+    """Names as a list: one may stand alone, and a number be the name of a domain."""
+    return [str(names)] if isinstance(names, str | int | Path) else [str(name) for name in names]
 
 
 def did_you_mean(name: str, known: list[str]) -> str:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from shiftbed import cli, load
 from shiftbed.data import DATASETS, card
+from shiftbed.errors import DataError
 
 
 class Result(NamedTuple):
@@ -333,3 +334,45 @@ def test_a_sweep_goes_to_domainbed_s_format_and_back(shiftbed, tmp_path):
         for folder in (sweep, back)
     ]
     assert rows[0] == pytest.approx(rows[1])
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(shiftbed, tmp_path):
+    (tmp_path / "afile").touch()
+    shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps", "1", "--out", "run")
+    for command in (
+        ("predictions", "run", "--csv", "afile/x.csv"),
+        ("predictions", "run", "--csv", "nowhere/x.csv"),
+        ("shift", "ColoredDigits", "--measures", "mmd", "--most", "40", "--runs", "1", "--out", "afile"),
+    ):
+        said = shiftbed(*command)
+        assert said.code == 1 and "cannot be read or written" in said.err and "Error in" not in said.err
+
+
+def test_a_model_says_what_it_cannot_look_at(shiftbed, tmp_path):
+    shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps", "1", "--out", "run")
+    assert "are not the model's" in shiftbed("predictions", "run", "--on", "RotatedDigits").err
+    with pytest.raises(DataError, match="takes images H×W×C of 2 channels, and these have 3"):
+        load(tmp_path / "run").predict(np.zeros((2, 8, 8, 3), np.uint8))
+    (tmp_path / "empty").touch()
+    assert "is no file of weights, or a damaged one" in shiftbed("predictions", "empty").err
+
+
+def test_names_with_markup_and_spaces_are_shown_and_can_be_pasted(shiftbed, tmp_path):
+    for domain in ("[red]c[bold]", "a b"):
+        for label in ("x", "y"):
+            folder = tmp_path / "my images" / domain / label
+            folder.mkdir(parents=True)
+            for i in range(8):
+                Image.fromarray(np.full((8, 8, 3), 20 * i, np.uint8)).save(folder / f"{i}.png")
+    prepared = shiftbed("prepare", "my images")
+    assert "shiftbed look 'my images'" in prepared.out and "--test '[red]c[bold]'" in prepared.out
+    trained = shiftbed("train", "my images", "ERM", "--test", "[red]c[bold]", "--steps", "1", "--set", "batch_size=4")
+    assert "[red]c[bold]/in" in trained.out and "shiftbed sweep 'my images'" in trained.out
+
+
+def test_the_oracle_s_model_is_marked(shiftbed, tmp_path):
+    sweep = ("sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%", "--steps", "2", "--out", "s")
+    assert shiftbed(*sweep).code == 0
+    said = shiftbed("best", "s", "--selection", "oracle", "--out", "m").out
+    assert "†). † chosen with the test domain's labels." in " ".join(said.split())
+    assert "keep it too" in shiftbed("bundle", "s", "--metrics", "loss", "--out", "s.zip").err

@@ -181,6 +181,8 @@ def predict_accuracy(
         DataError: There are fewer than two images, no labelled source, other classes, or outputs that are not finite.
     """
     chosen = METHODS[method]
+    if not 0 < level < 1:
+        raise DataError(f"An interval holds with a probability between 0 and 1, not {level:g}.")
     run = Path(model) if isinstance(model, str | Path) else None
     predictor = load(run, device) if run is not None else model
     folder = weights_file(run).parent if run is not None else None

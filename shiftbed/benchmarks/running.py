@@ -13,7 +13,7 @@ from shiftbed.benchmarks.spec import AccuracyPart, Benchmark, Part, ShiftPart, S
 from shiftbed.benchmarks.views import Number
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError, UnknownNameError
-from shiftbed.registry import did_you_mean
+from shiftbed.registry import did_you_mean, listed
 from shiftbed.sweeps.designs import DESIGNS
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.plan import parts as plan_parts
@@ -93,9 +93,10 @@ def benchmark(
     Raises:
         ShiftbedError: A name is unknown, or nothing is left to run.
     """
-    for path in code:
+    for path in listed(code):
         load_code(Path(path))
     whole = load(name)
+    datasets, algorithms, parts, selections = map(listed, (datasets, algorithms, parts, selections))
     asked = narrowed(whole, datasets, algorithms, parts, draws, trials, steps, selections)
     if asked.kind != "sweep":
         return Outcome(asked, [_measured(whole, part, Path(out), train, on_number) for part in asked.parts])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import AsJson, Code, Device, app, console, load_classes, next_command, plural, stoppable
+from shiftbed.cli.shared import AsJson, Code, Device, app, console, load_classes, next_command, plural, stoppable, word
 from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def predict(
     console.print(f"Without labelled domains: {direct}.", highlight=False, soft_wrap=True)
     if unsure is not None:
         console.print(f"The images it is least sure of: {table} and {picture}", highlight=False, soft_wrap=True)
-        next_command(f"shiftbed predict {run} --on {on} --fit DATASET")
+        next_command(f"shiftbed predict {word(run)} --on {word(on)} --fit DATASET")
     else:
-        next_command(f"shiftbed predict {run} --on {on} --unsure unsure")
+        next_command(f"shiftbed predict {word(run)} --on {word(on)} --unsure unsure")
 
 
 def _of_sweep(folder: Path, method: str, level: float, device: str, as_json: bool) -> None:
@@ -96,7 +96,7 @@ def _of_sweep(folder: Path, method: str, level: float, device: str, as_json: boo
         return
     for line in summary(rows):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    next_command(f"shiftbed report {folder}", f"shiftbed figure predictions {folder} --out predictions.png")
+    next_command(f"shiftbed report {word(folder)}", f"shiftbed figure predictions {word(folder)} --out predictions.png")
 
 
 def _table(made: "AccuracyPrediction") -> RichTable:
@@ -158,4 +158,4 @@ def accuracy_study(
         for title, name in (("Beside other studies", "beside"), ("How much more other studies err", "differences")):
             console.print(f"{title}:\n{text_table(made[name])}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"All tables and pictures: {out}", highlight=False, soft_wrap=True)
-    next_command(f"shiftbed predict {weight_folders(runs)[0]} --on FOLDER")
+    next_command(f"shiftbed predict {word(weight_folders(runs)[0])} --on FOLDER")

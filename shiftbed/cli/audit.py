@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shiftbed.cli.shared import AsJson, Device, Workers, app, console, log, names, next_command, plural, stoppable
+from shiftbed.cli.shared import AsJson, Device, Workers, app, console, log, names, next_command, plural, stoppable, word
 from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def unblind(folder: Annotated[Path, typer.Argument(help="The folder of a blind s
         highlight=False,
         soft_wrap=True,
     )
-    next_command(f"shiftbed tables {folder}", f"shiftbed audit {folder}")
+    next_command(f"shiftbed tables {word(folder)}", f"shiftbed audit {word(folder)}")
 
 
 @app.command()
@@ -77,6 +77,6 @@ def audit(
         return
     print(found.text(details=not brief))
     if is_sealed(LocalStore(folder)):
-        next_command(f"shiftbed unblind {folder}")
+        next_command(f"shiftbed unblind {word(folder)}")
     else:
-        next_command(*([] if run else [f"shiftbed audit {folder} --run"]), f"shiftbed tables {folder}")
+        next_command(*([] if run else [f"shiftbed audit {word(folder)} --run"]), f"shiftbed tables {word(folder)}")

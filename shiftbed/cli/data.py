@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import SHOWN_FAILURES, AsJson, Code, app, console, load_classes, next_command, stoppable
+from shiftbed.cli.shared import SHOWN_FAILURES, AsJson, Code, app, console, load_classes, next_command, stoppable, word
 
 
 @app.command()
@@ -27,10 +27,10 @@ def datasets(
         print(json.dumps([one.model_dump() for one in cards]))
     elif name:
         console.print(show.card_table(cards[0]))
-        next_command(f"shiftbed look {cards[0].name}")
+        next_command(f"shiftbed look {word(cards[0].name)}")
     else:
         console.print(show.dataset_table(cards))
-        next_command(f"shiftbed datasets {cards[0].name}", f"shiftbed look {cards[0].name}")
+        next_command(f"shiftbed datasets {word(cards[0].name)}", f"shiftbed look {word(cards[0].name)}")
 
 
 @app.command()
@@ -132,7 +132,7 @@ def look(
 
     name = card(dataset).name
     print(contact_sheet(load(name), out or Path(f"{name}.png")))
-    next_command(f"shiftbed train {name} ERM --test '{next(iter(card(name).domains))}'")
+    next_command(f"shiftbed train {word(name)} ERM --test {word(next(iter(card(name).domains)))}")
 
 
 @app.command()
@@ -173,4 +173,4 @@ def hparams(
         value = values[name]
         table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value), prior.text)
     console.print(table)
-    next_command(f"shiftbed train {dataset} {algorithm} --test ... --draw {draw or 1}")
+    next_command(f"shiftbed train {word(dataset)} {word(algorithm)} --test ... --draw {draw or 1}")

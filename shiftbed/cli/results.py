@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import AsJson, Code, Device, app, console, load_classes, names, next_command, one_of, plural
+from shiftbed.cli.shared import (
+    AsJson,
+    Code,
+    Device,
+    app,
+    console,
+    load_classes,
+    names,
+    next_command,
+    one_of,
+    plural,
+    word,
+)
 
 NEAR_FAR = "near-far"
 
@@ -82,6 +94,7 @@ def best(
     from shiftbed.report.models import best as find_best
     from shiftbed.report.models import export_onnx
     from shiftbed.selection import SELECTIONS
+    from shiftbed.tables.table import ORACLE_MARK
     from shiftbed.training.model import load
 
     one_of(export, ("onnx",), "format")
@@ -96,7 +109,9 @@ def best(
     about = made.job.description
     tests = ", ".join(about["test_domains"])
     who = f"{about['algorithm']}, draw {about['draw']}, trial {about['trial']}, step {made.choice.step}"
-    words = f"{selection} chose {who}, tested on {tests} (score {made.choice.score:.4f})."
+    mark = ORACLE_MARK if SELECTIONS[selection].oracle else ""
+    words = f"{selection} chose {who}, tested on {tests} (score {made.choice.score:.4f}{mark})."
+    words += f" {mark} chosen with the test domain's labels." if mark else ""
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     if not made.same:
         console.print("Its record came out a little different: it was made with another torch, device or precision.")
@@ -107,7 +122,8 @@ def best(
         console.print(f"ONNX: {path}", highlight=False, soft_wrap=True)
     test = shlex.quote(f"{about['dataset']}/{about['test_domains'][0]}")
     files = "".join(f" --code {path}" for path in code or [])
-    next_command(f"shiftbed predictions {out}{files}", f"shiftbed predict {out} --on {test}{files}")
+    where = word(made.weights.parent)
+    next_command(f"shiftbed predictions {where}{files}", f"shiftbed predict {where} --on {test}{files}")
 
 
 @app.command()
@@ -128,7 +144,7 @@ def predictions(
         return
     csv.write_text(text, encoding="utf-8")
     console.print(f"{plural(text.count(chr(10)) - 1, 'prediction')} in {csv}.", highlight=False)
-    next_command(f"shiftbed predict {run} --on FOLDER")
+    next_command(f"shiftbed predict {word(run)} --on FOLDER")
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """What all commands share: the application, its options, and how they end."""
 
 import json
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from shiftbed.errors import HparamError, ShiftbedError
+from shiftbed.errors import HparamError
+from shiftbed.registry import one_of as one_of  # commands take it from here
 
 if TYPE_CHECKING:
     from shiftbed.hparams import Value
@@ -52,16 +54,14 @@ def next_command(*commands: str) -> None:
     console.print("Next: " + "\n      ".join(commands), markup=False, highlight=False, soft_wrap=True)
 
 
+def word(value: object) -> str:
+    """A value as a shell takes it for one word."""
+    return shlex.quote(str(value))
+
+
 def names(text: str) -> list[str]:
     """Names separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def one_of(value: str | None, allowed: tuple[str, ...], noun: str) -> Any:
-    """A value that must be one of a few words."""
-    if value is not None and value not in allowed:
-        raise ShiftbedError(f"There is no {noun} '{value}'; there are {', '.join(allowed)}.")
-    return value
 
 
 def plural(count: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of
+from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of, word
 from shiftbed.errors import DataError, ShiftbedError
 
 if TYPE_CHECKING:
@@ -92,10 +92,13 @@ def shift(
     from shiftbed.report.live import work_bar
     from shiftbed.shift.features import open_dataset
     from shiftbed.shift.measure import measure_shift
+    from shiftbed.shift.measures import MEASURES
     from shiftbed.shift.unlabelled import with_unlabelled
     from shiftbed.training.store import write_json
 
     one_of(method, METHODS, "method")
+    for name in names(measures) if measures != "all" else ():
+        MEASURES[name]  # a wrong name is refused before anything is measured
     opened, tested = open_dataset(dataset), names(test)
     if on is not None:
         opened = with_unlabelled(opened, on)
@@ -149,7 +152,7 @@ def shift(
     for line in ([reason] if reason else []) + why_not:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, pictures)), highlight=False, soft_wrap=True)
-    next_command(f"shiftbed shift {dataset} --matrix", f"shiftbed shift {dataset} --measures all")
+    next_command(f"shiftbed shift {word(dataset)} --matrix", f"shiftbed shift {word(dataset)} --measures all")
 
 
 def _others(asked: Asked, measures: str) -> "tuple[list[ShiftEstimate], list[str]]":
@@ -278,7 +281,7 @@ def _matrix(asked: Asked, options: dict[str, Any], measures: list[str], out: Pat
     for line in found.missing:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, drawn)), highlight=False, soft_wrap=True)
-    next_command(f"shiftbed shift {name} --test {found.domains[-1]}")
+    next_command(f"shiftbed shift {word(name)} --test {word(found.domains[-1])}")
 
 
 def _in_matrix(one: "ShiftEstimate | None") -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shiftbed.cli.shared import app, console, names, next_command, plural
+from shiftbed.cli.shared import app, console, names, next_command, plural, word
 
 Sweep = Annotated[Path, typer.Argument(help="The sweep's folder.")]
 
@@ -18,7 +18,7 @@ def compact(folder: Sweep) -> None:
 
     made = run(LocalStore(folder))
     console.print(f"{plural(made.jobs, 'job')} in {plural(made.parts, 'new part')}.", highlight=False)
-    next_command(f"shiftbed tables {folder}")
+    next_command(f"shiftbed tables {word(folder)}")
 
 
 @app.command()
@@ -36,7 +36,7 @@ def bundle(
     file = out or folder.with_suffix(".zip")
     jobs = run(folder, file, limit=limit * 2**20, metrics=names(metrics))
     console.print(f"{plural(jobs, 'job')} in {file}.", highlight=False, soft_wrap=True)
-    next_command(f"shiftbed merge {file} --out DIR")
+    next_command(f"shiftbed merge {word(file)} --out DIR")
 
 
 @app.command()
@@ -51,7 +51,7 @@ def merge(
     console.print(f"{plural(made.jobs, 'job')} in {out}, {made.new:,} of them new.", highlight=False, soft_wrap=True)
     for job_id in made.differing[:10]:
         console.print(f"differs between the sources; one result was kept, always the same: {job_id}", highlight=False)
-    next_command(f"shiftbed tables {out}")
+    next_command(f"shiftbed tables {word(out)}")
 
 
 @app.command("import-domainbed")
@@ -67,7 +67,7 @@ def import_domainbed(
     for note in made.notes():
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     console.print(f"{plural(made.jobs, 'job')} in {out}.", highlight=False, soft_wrap=True)
-    next_command(f"shiftbed tables {out} --se population")
+    next_command(f"shiftbed tables {word(out)} --se population")
 
 
 @app.command("export-domainbed")

@@ -20,6 +20,7 @@ from shiftbed.cli.shared import (
     plural,
     show_failures,
     stoppable,
+    word,
 )
 from shiftbed.errors import ShiftbedError
 
@@ -230,9 +231,9 @@ def _next(folder: Path) -> None:
 
     if is_sealed(LocalStore(folder)):
         console.print(sealed(folder), markup=False, highlight=False, soft_wrap=True)
-        next_command(f"shiftbed best {folder}", f"shiftbed audit {folder}")
+        next_command(f"shiftbed best {word(folder)}", f"shiftbed audit {word(folder)}")
     else:
-        next_command(f"shiftbed tables {folder}")
+        next_command(f"shiftbed tables {word(folder)}")
 
 
 @app.command()

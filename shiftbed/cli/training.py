@@ -29,6 +29,7 @@ from shiftbed.cli.shared import (
     parse_overrides,
     stop_flag,
     stoppable,
+    word,
 )
 
 if TYPE_CHECKING:
@@ -130,4 +131,4 @@ def train(
     console.print(f"{kept}: {folder}", highlight=False, soft_wrap=True)
     more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
     files = "".join(f" --code {path}" for path in code or [])
-    next_command(f"shiftbed sweep {job.description['dataset']} --algorithms {quote(more)}{files} --out my-sweep")
+    next_command(f"shiftbed sweep {word(job.description['dataset'])} --algorithms {quote(more)}{files} --out my-sweep")

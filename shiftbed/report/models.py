@@ -117,6 +117,12 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
     model: Model = load(run)
     dataset = dataset or _trained_on(weights_file(Path(run)).parent)
     data = load_dataset(dataset)
+    other = [name for name in data.card.classes if name not in model.classes]
+    if other or len(data.card.classes) != len(model.classes):
+        raise ShiftbedError(
+            f"The classes of {dataset} ({', '.join(data.card.classes[:5])}, …) are not the model's "
+            f"({', '.join(model.classes[:5])}, …); name a dataset of the same classes."
+        )
     known = [domain.name for domain in data.domains]
     for name in domains:
         if name not in known:
@@ -132,7 +138,8 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
         confidences = probabilities.max(1)
         rows = zip(example_names(dataset, domain.name), labels, guesses, confidences, strict=True)
         for path, label, guess, confidence in rows:
-            writer.writerow([domain.name, path, model.classes[label], model.classes[guess], f"{confidence:.4f}"])
+            said = data.card.classes[label] if label >= 0 else ""
+            writer.writerow([domain.name, path, said, model.classes[guess], f"{confidence:.4f}"])
     return text.getvalue()
 
 

@@ -66,7 +66,7 @@ def job_table(job: "JobRecords") -> Table:
         if split["name"] in last["splits"]:
             result = last["splits"][split["name"]]
             numbers = (f"{100 * result['accuracy']:.1f}", f"{result['loss']:.3f}", str(result["count"]))
-            table.add_row(split["name"], split["role"], *numbers)
+            table.add_row(escape(split["name"]), split["role"], *numbers)
     return table
 
 

@@ -10,6 +10,7 @@ import torch
 
 from shiftbed.data import MultiDomainDataset
 from shiftbed.errors import DataError
+from shiftbed.registry import listed
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
 from shiftbed.shift.estimators import ESTIMATORS, PERCEPTRON_SIDE, SMALL_SIDE, Found, How
 from shiftbed.shift.features import open_dataset, refuse_unknown, resized, samples_of, sides_of
@@ -117,6 +118,7 @@ def measure_shift(
     refuse_unknown("option", list(how), [one.name for one in fields(How)], "measure_shift")
     settings = How(device=find_runtime(device).device, **how)
     opened = open_dataset(dataset)
+    train, test = listed(train), listed(test)
     refuse_unknown("domain", [*train, *test], [one.name for one in opened.domains], opened.card.name)
     side = size
     if side is None and features is None and settings.network is None:

@@ -77,6 +77,8 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Seq
         merged = merge([folder], gathered.root)
         if not merged.jobs:
             raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+        if metrics and "accuracy" not in metrics:
+            raise StoreError(f"The tables need accuracy, which is not among {', '.join(metrics)}; keep it too.")
         if metrics:
             gathered = _with_metrics(gathered, Path(scratch) / "fewer", metrics)
         packed = Path(scratch) / "bundle.zip"

@@ -11,7 +11,7 @@ from shiftbed.errors import DataError, HparamError, StoreError
 from shiftbed.hashing import canonical, digest
 from shiftbed.hparams import Space, Value
 from shiftbed.protocols import PROTOCOLS, LeaveOut, TaskSpec
-from shiftbed.registry import did_you_mean
+from shiftbed.registry import did_you_mean, listed
 from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.training.job import Hparams, Job, resolve_hparams, search_space
@@ -57,8 +57,7 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in ("datasets", "algorithms", "test_domains", "selections"):
-            if isinstance(getattr(self, name), str):  # one name instead of a list of one
-                object.__setattr__(self, name, (getattr(self, name),))
+            object.__setattr__(self, name, tuple(listed(getattr(self, name))))
 
 
 @dataclass(frozen=True)

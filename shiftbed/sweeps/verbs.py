@@ -4,13 +4,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shiftbed.algorithms import load_code
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
+from shiftbed.registry import listed, one_of
 from shiftbed.selection import SELECTIONS, JobRecords
 from shiftbed.sweeps.blind import is_sealed, refuse_sealed, seal
 from shiftbed.sweeps.capacity import MOST_PER_DEVICE, Capacity
@@ -85,10 +86,14 @@ def train(
         StoreError: The folder is that of a sealed sweep.
     """
     refuse_sealed(out)
-    for path in code:
+    one_of(keep, get_args(Keep), "choice of weights")
+    for path in listed(code):
         load_code(Path(path))
-    tested = {test} if isinstance(test, str) else set(test)
-    known = card(dataset)
+    draw, trial, steps = int(draw), int(trial), None if steps is None else int(steps)
+    tested = set(listed(test))
+    if not tested or draw < 0 or trial < 0:
+        raise ShiftbedError("A job tests at least one domain, and its draw and trial are 0 or more.")
+    known = card(str(dataset))
     dataset = known.name
     spec = LeaveOut(tuple([name for name in known.domains if name in tested] + sorted(tested - set(known.domains))))
     runtime = find_runtime(device, deterministic)
@@ -148,7 +153,11 @@ def sweep(
         ShiftbedError: A name is unknown, none of the jobs has an id that was asked for, or a search of a blind sweep
             would choose by test numbers.
     """
-    for path in code:
+    one_of(keep, get_args(Keep), "choice of weights")
+    one_of(on, ("local", "ray", "slurm"), "executor")
+    if workers is not None and workers < 1:
+        raise ShiftbedError(f"A sweep needs at least one worker, not {workers}.")
+    for path in listed(code):
         load_code(Path(path))
     store = LocalStore(Path(out))
     runtimes = find_runtimes(device) if on == "local" else [cluster_runtime(device)]

@@ -6,10 +6,11 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError, StoreError
+from shiftbed.registry import listed, one_of
 from shiftbed.selection import SELECTIONS, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
@@ -37,7 +38,8 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
         StoreError: No job is finished there, or the sweep is sealed.
     """
     refuse_sealed(folder)
-    asked = [name for one in selections for name in (list(SELECTIONS) if one == ALL else [one])]
+    one_of(se, get_args(StandardError), "standard error")
+    asked = [name for one in listed(selections) for name in (list(SELECTIONS) if one == ALL else [one])]
     rules = [SELECTIONS[name] for name in dict.fromkeys(asked or USUAL)]
     store = LocalStore(Path(folder))
     metrics = _metrics(rules)

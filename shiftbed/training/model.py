@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm
-from shiftbed.errors import StoreError
+from shiftbed.errors import DataError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.networks import FeaturizerModule
 from shiftbed.training.augment import Augmentation, augment, padded
@@ -108,14 +108,21 @@ class Model:
         if isinstance(images, np.ndarray) and images.dtype != np.uint8:
             return torch.from_numpy(images).float().to(device)
         if isinstance(images, np.ndarray) and self._augmentation.size is None:  # of one size: all at once
+            self._refuse_channels(images.shape[-1] if images.ndim == 4 else 0)
             together = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
             return as_model_input(self._resized(together).to(device))
         arrays = [_as_array(image, self.about["input_shape"][0]) for image in images]
+        self._refuse_channels(arrays[0].shape[-1] if arrays else 0)
         if self._augmentation.size is not None:
             sizes = np.array([array.shape[:2] for array in arrays])
             return augment(padded(arrays).to(device), self._augmentation.evaluation(sizes).to(device))
         tensors = [self._resized(torch.from_numpy(array).permute(2, 0, 1)[None]) for array in arrays]
         return as_model_input(torch.cat(tensors).to(device))
+
+    def _refuse_channels(self, given: int) -> None:
+        needs = self.about["input_shape"][0]
+        if given != needs:
+            raise DataError(f"The model takes images H×W×C of {needs} channels, and these have {given or 'none'}.")
 
     def _resized(self, images: torch.Tensor) -> torch.Tensor:
         """Images of the size that the network was trained on, made as those were."""
@@ -147,12 +154,15 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     Raises:
         StoreError: There are no weights there, or those of several jobs.
     """
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     path = weights_file(Path(run))
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+    except SafetensorError as error:
+        raise StoreError(f"{path} is no file of weights, or a damaged one: {error}.") from error
     if "shiftbed" not in metadata:
         raise StoreError(f"{path} was not written by shiftbed, or by a version before models could be loaded.")
     about = json.loads(metadata["shiftbed"])

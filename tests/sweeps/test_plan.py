@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 
-from shiftbed.errors import DataError, HparamError, UnknownNameError
+import shiftbed
+from shiftbed.errors import DataError, HparamError, ShiftbedError, UnknownNameError
 from shiftbed.sweeps.plan import Request, plan, planned, planned_designs, remember_plan
 from shiftbed.training.store import LocalStore
 
@@ -49,6 +51,34 @@ def test_the_case_of_a_dataset_s_name_does_not_matter():
     assert [job.id for job in plan(Request("rotateddigits", "ERM"))] == [
         job.id for job in plan(Request("RotatedDigits", "ERM"))
     ]
+
+
+def test_one_name_a_number_or_numpy_s_numbers_will_do(tmp_path):
+    asked = Request("RotatedDigits", "ERM", test_domains=75, selections="oracle")
+    assert (asked.datasets, asked.test_domains, asked.selections) == (("RotatedDigits",), ("75",), ("oracle",))
+    where = {"steps": np.int64(1), "draw": np.int64(0), "trial": np.int32(1)}
+    job = shiftbed.train("RotatedDigits", "ERM", 75, tmp_path, overrides={"batch_size": np.int64(4)}, **where)
+    assert (job.description["trial"], job.description["hparams"]["batch_size"]) == (1, 4)
+    (table,) = shiftbed.read_tables(tmp_path, "training-domain-validation")
+    assert table.dataset == "RotatedDigits"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"keep": "foo"}, "no choice of weights 'foo'"),
+        ({"draw": -1}, "its draw and trial are 0 or more"),
+        ({"test": []}, "tests at least one domain"),
+    ],
+)
+def test_what_the_command_line_refuses_python_refuses_too(tmp_path, wrong, words):
+    asked = {"test": "75", **wrong}
+    with pytest.raises(ShiftbedError, match=words):
+        shiftbed.train("RotatedDigits", "ERM", out=tmp_path, steps=1, **asked)
+    with pytest.raises(ShiftbedError, match="no executor 'mars'"):
+        shiftbed.sweep(Request("RotatedDigits", "ERM"), tmp_path, on="mars")
+    with pytest.raises(ShiftbedError, match="at least one worker, not 0"):
+        shiftbed.sweep(Request("RotatedDigits", "ERM"), tmp_path, workers=0)
 
 
 def test_wrong_names():
