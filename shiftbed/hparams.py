@@ -39,11 +39,12 @@ class Prior:
         Raises:
             HparamError: The value is of another kind.
         """
+        value = value.item() if isinstance(value, np.generic) else value
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if isinstance(self.default, bool):
             right, kind = isinstance(value, bool), "true or false"
         elif isinstance(self.default, int):
-            right, kind = number and value == int(value) and value >= 0, "a whole number"
+            right, kind = number and value == int(value) and value >= 0, "a whole number from 0 on"
         elif isinstance(self.default, float):
             right, kind = number and value >= self.minimum, f"a number of at least {self.minimum:g}"
         else:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
-
 from shiftbed.algorithms import ALGORITHMS, has_hook
 from shiftbed.data import card
 from shiftbed.errors import StoreError
@@ -182,8 +180,7 @@ def resolve_hparams(
     """The values of a job: the draw's, then what the recipe fixes, then what is set by hand."""
     space = search_space(algorithm, dataset, recipe.space)
     fixed = {name: value for name, value in recipe.fixed.items() if name in space}
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in by_hand.items()}
-    return Hparams({**space.draw(draw, trial), **fixed, **plain})
+    return Hparams({**space.draw(draw, trial), **fixed, **by_hand})
 
 
 def search_space(algorithm: str, dataset: str, named: str = DEFAULT_SPACE) -> Space:

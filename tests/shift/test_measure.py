@@ -351,8 +351,10 @@ def test_correlation_shift_dominates_only_where_a_surer_network_would_not_see_di
         return diversity, ShiftEstimate("correlation", 0.19, 0.02, (0.15, 0.23), 600)
 
     assert dominant(*pair(0.1)) == "correlation" and dominant(*pair(0.27)) is None
-    assert estimators._unsure({"at delta 0.1": 0.15}, 0.08) == ()
-    assert "would be 0.27 if the network had to be 90 % sure" in estimators._unsure({"at delta 0.1": 0.27}, 0.08)[0]
+    assert estimators._unsure({"at delta 0.1": 0.15}, 0.08, 0.01) == ()
+    assert (
+        "would be 0.27 if the network had to be 90 % sure" in estimators._unsure({"at delta 0.1": 0.27}, 0.08, 0.01)[0]
+    )
 
 
 def test_estimates_say_where_no_shift_was_seen_and_where_nothing_can_be_concluded(quick):

@@ -56,7 +56,7 @@ def test_a_union_has_labels_only_if_all_its_parts_have():
     [
         (np.zeros((12, 3)), "'a' has 12 examples, and with fewer than 20"),
         (np.where(np.eye(30) > 0, np.nan, 0), "30 of the 30 examples of 'a' are not finite .* position 0; remove"),
-        ([np.zeros((2, 2))] * 20 + [np.zeros((3, 3))], "The examples of 'a' differ in size; measure the features"),
+        ([np.zeros((2, 2))] * 20 + [np.zeros((3, 3))], "The examples of 'a' differ in size; bring them to one"),
     ],
 )
 def test_bad_inputs_are_one_sentence(inputs, sentence):
