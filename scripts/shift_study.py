@@ -286,7 +286,7 @@ def _nico(found: dict[str, dict[str, list[float | None]]]) -> list[str]:
         "",
         "Two training and two test domains and five classes at random; the mean over runs and its standard error.",
         "PACS-128px-resnet50 are features of a ResNet-50 that learned from ImageNet, measured by perceptrons; the",
-        "paper trains a ResNet-50 from random weights, as `shiftbed benchmark nico-table-1` does.",
+        "paper trains a ResNet-50 from random weights, as `shiftbed benchmark nico-table-1` does (results.md).",
         "",
         f"| | {' | '.join(names)} |",
         f"| --- |{' --- |' * len(names)}",

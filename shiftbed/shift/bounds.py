@@ -91,7 +91,8 @@ def bounds_of(
             )
         errors.append(float((predicted != side.labels).mean()))
     concept = [one.value for one in disagreements(p, q, settings)]
-    covariate = max(0.0, discrepancy(p, q, settings, max(len(p.classes), 2)).value)
+    found = discrepancy(p, q, settings, max(len(p.classes), 2))
+    covariate = 1.0 if found.failed else max(0.0, found.value)  # it is at most 1, with which the bounds hold still
     return Bounds(errors[0], errors[1], covariate, min(concept), max(concept))
 
 

@@ -17,6 +17,7 @@ from shiftbed.shift.samples import Sample, comparable
 
 HELD_OUT = 0.5  # of each side, for the discrepancy
 HELD_OUT_LABELS = 0.2  # of each side, for the labelling functions
+FAILED = "the networks do not differ more on one side even where they were trained to: this says nothing of the shift"
 
 
 class Pair(nn.Module):
@@ -73,6 +74,16 @@ class Discrepancy:
     on_training: float
     count: int
 
+    @property
+    def failed(self) -> bool:
+        """Whether training came to nothing: sure networks that agree everywhere, or nowhere, have no gradient left."""
+        return has_failed(self.on_training)
+
+
+def has_failed(on_training: float) -> bool:
+    """Whether a discrepancy says nothing: chance alone gives more than 0 on the examples that were trained on."""
+    return on_training <= 0
+
 
 def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> Discrepancy:
     """The discrepancy distance of Mansour et al. at 0-1 loss: for rich networks, the total variation of the inputs.
@@ -114,14 +125,15 @@ def _difference(loss: Callable[[torch.Tensor], torch.Tensor], plus: torch.Tensor
 def _covariate(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
     labelled = [len(one.classes) for one in (p, q) if one.labels is not None]
     found = discrepancy(p, q, settings, max([2, *labelled]))
+    memory = f"{found.on_training:.3f} on the examples it was trained on, which measures memory"
     return [
         estimate(
             "covariate",
             found.value,
-            found.error,
+            None if found.failed else found.error,
             found.count,
             highest=1.0,
-            notes=(f"{found.on_training:.3f} on the examples it was trained on, which measures memory",),
+            notes=(FAILED if found.failed else memory,),
             soft=found.soft,
             on_training_examples=found.on_training,
         )

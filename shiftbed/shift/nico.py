@@ -1,5 +1,6 @@
 """NICO++'s Table 1: covariate and concept shift of a dataset, over random domains and classes."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from scipy import stats
 
 from shiftbed.data import MultiDomainDataset, card
 from shiftbed.errors import DataError
+from shiftbed.shift.concept import has_failed
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.features import open_dataset, samples_of
 from shiftbed.shift.kept import Kept, NotMeasuredError
@@ -23,6 +25,7 @@ EPOCHS = 20
 PAPER = Settings(optimizer="sgd", rate=0.1, batch_size=64)
 SMALL_SIDE = 64  # images up to this side get a small network, as MNIST-M does in the paper
 COMMON_SIDE = 128  # to which images are brought whose sizes differ; the paper does not say to which
+ON_TRAINING, RUNS = "on_training_examples", "runs"  # among the details of an estimate, and of a mean over runs
 TRAINED_ON = "covariate shift, on training examples"
 MEASURES = {"covariate": "covariate shift", "concept-min": "concept shift (min)", "concept-max": "concept shift (max)"}
 
@@ -120,6 +123,9 @@ def nico_table_1(
 ) -> dict[str, ShiftEstimate]:
     """Covariate and concept shift of a dataset: the mean over runs by the paper's names, and what training shows.
 
+    At the paper's rate the two networks of the covariate shift may learn nothing at all. Such runs say nothing, so that
+    they do not count; where no run does, there is no covariate shift in what is returned.
+
     Args:
         dataset: Any dataset.
         runs: Draws of domains and classes.
@@ -136,13 +142,12 @@ def nico_table_1(
         on_progress(f"covariate and concept shift of {about.name}", run, runs)
         key = [about.name, about.version, run, {name: str(options[name]) for name in sorted(options)}]
         found.append(kept.get(key, partial(covariate_and_concept, opened or dataset, run, **options)))
-    means: dict[str, ShiftEstimate] = {}
-    for of_runs in zip(*found, strict=True):
-        name = MEASURES[of_runs[0].name]
-        means[name] = _mean(name, [one.value for one in of_runs], of_runs)
-    memory = [one.details["on_training_examples"] for of_run in found for one in of_run if one.name == "covariate"]
-    means[TRAINED_ON] = _mean(TRAINED_ON, memory, [one for of_run in found for one in of_run[:1]])
-    return means
+    by_measure: dict[str, list[ShiftEstimate]] = {}
+    for one in (one for of_run in found for one in of_run if not has_failed(one.details.get(ON_TRAINING, math.inf))):
+        by_measure.setdefault(MEASURES[one.name], []).append(one)
+        if ON_TRAINING in one.details:
+            by_measure.setdefault(TRAINED_ON, []).append(replace(one, value=one.details[ON_TRAINING]))
+    return {name: _mean(name, by_measure[name]) for name in (*MEASURES.values(), TRAINED_ON) if name in by_measure}
 
 
 def run(part: Part, out: Path, measure: bool = True) -> Iterator[dict[str, Any]]:
@@ -154,18 +159,22 @@ def run(part: Part, out: Path, measure: bool = True) -> Iterator[dict[str, Any]]
             found = nico_table_1(part.dataset, part.runs, saved=out / "measurements.json", measure=measure, **counts)
         for name, one in found.items():
             labels = {"dataset": part.dataset, "setting": setting, "measure": name}
-            yield {"labels": labels, "mean": one.value, "spread": one.standard_error, "n": part.runs, "differs": {}}
+            n = int(one.details[RUNS])
+            differs = {} if n == part.runs else {"runs": f"{n} here that learned anything, {part.runs} in the paper"}
+            yield {"labels": labels, "mean": one.value, "spread": one.standard_error, "n": n, "differs": differs}
 
 
-def _mean(name: str, values: Sequence[float], of: Sequence[ShiftEstimate]) -> ShiftEstimate:
+def _mean(name: str, of: Sequence[ShiftEstimate]) -> ShiftEstimate:
     """The mean over runs with Student's interval."""
+    values = [one.value for one in of]
     notes, count = tuple(note for one in of for note in one.notes), min(one.count for one in of)
+    details = {RUNS: float(len(of))}
     if len(values) < 2:
-        return ShiftEstimate(name, float(values[0]), count=count, notes=notes)
+        return ShiftEstimate(name, float(values[0]), count=count, notes=notes, details=details)
     error = float(np.std(values, ddof=1) / np.sqrt(len(values)))
     half = float(stats.t.ppf(0.975, len(values) - 1)) * error
     low, high = (float(np.clip(np.mean(values) + side * half, 0, 1)) for side in (-1, 1))
-    return ShiftEstimate(name, float(np.mean(values)), error, (low, high), count, notes)
+    return ShiftEstimate(name, float(np.mean(values)), error, (low, high), count, notes, details)
 
 
 def _equal(p: Sample, q: Sample) -> tuple[Sample, Sample]:

@@ -9,7 +9,7 @@ import torch
 from shiftbed.errors import DataError
 from shiftbed.shift import bounds, fitting
 from shiftbed.shift.bounds import Bounds, bounds_of, deviation, finite_sample_terms
-from shiftbed.shift.concept import disagreements, discrepancy, labelling_function
+from shiftbed.shift.concept import FAILED, disagreements, discrepancy, labelling_function
 from shiftbed.shift.measures import Settings, take
 from shiftbed.shift.samples import sample
 
@@ -56,6 +56,17 @@ def test_a_value_read_on_training_examples_measures_memory():
     ]
     assert min(one.on_training for one in found) > 0.8
     assert abs(np.mean([one.value for one in found])) < 0.1
+
+
+def test_networks_that_learned_nothing_say_so_instead_of_no_shift():
+    apart = sample("p", uniform(200, 0.0), np.arange(200) % 2), sample("q", uniform(200, 2.0, 1), np.arange(200) % 2)
+    too_fast = Settings(steps=20, optimizer="sgd", rate=math.inf)
+    (found,) = take("covariate", *apart, too_fast)
+    assert found.interval is None and found.standard_error is None
+    assert found.notes == (FAILED,)
+    assert bounds_of(lambda x: np.zeros(len(x), int), *apart, too_fast).covariate == 1.0
+    (alike,) = take("covariate", sample("p", normal(2000)), sample("q", normal(2000, seed=1)), QUICK)
+    assert alike.interval is not None and FAILED not in alike.notes
 
 
 def test_covariate_shift_is_symmetric_and_needs_no_labels():

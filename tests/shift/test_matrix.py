@@ -233,6 +233,32 @@ def test_the_protocol_runs_and_runs_again_from_what_it_kept(tmp_path):
     assert sum("against" in note for note in found["covariate shift"].notes) == 2
 
 
+def test_runs_that_learned_nothing_do_not_count_and_the_table_says_so(tmp_path, monkeypatch):
+    def one_run(dataset, run, **options):
+        learned = float(run > 0)  # the first learns nothing
+        return [
+            ShiftEstimate("covariate", 0.3 * run, details={"on_training_examples": 0.4 * learned}),
+            *(ShiftEstimate(name, 0.1 * run) for name in ("concept-min", "concept-max")),
+        ]
+
+    class Part:
+        dataset = "PACS"
+        runs = 3
+
+        def options(self):
+            return {"": {"training_domains": 2, "test_domains": 2, "classes": 5}}
+
+    monkeypatch.setattr("shiftbed.shift.nico.open_dataset", lambda name: small_dataset(4, 3))
+    monkeypatch.setattr("shiftbed.shift.nico.covariate_and_concept", one_run)
+    found = {one["labels"]["measure"]: one for one in run(Part(), tmp_path)}
+    assert found["covariate shift"]["mean"] == pytest.approx(0.45) and found["covariate shift"]["n"] == 2
+    assert found["covariate shift"]["differs"] == {"runs": "2 here that learned anything, 3 in the paper"}
+    assert found["concept shift (min)"]["mean"] == pytest.approx(0.1) and found["concept shift (min)"]["n"] == 3
+    assert found[TRAINED_ON]["mean"] == pytest.approx(0.4)
+    monkeypatch.setattr("shiftbed.shift.nico.covariate_and_concept", lambda dataset, run, **_: one_run(dataset, 0))
+    assert "covariate shift" not in nico_table_1(small_dataset(4, 3), 2)
+
+
 def test_a_benchmark_s_part_gives_numbers_with_the_paper_s_labels(tmp_path, monkeypatch):
     from shiftbed.shift import nico
 
@@ -244,9 +270,9 @@ def test_a_benchmark_s_part_gives_numbers_with_the_paper_s_labels(tmp_path, monk
             return {"": {"training_domains": 1, "test_domains": 1, "classes": 2}}
 
     asked = []
-    one = ShiftEstimate("covariate shift", 0.5, 0.1)
+    one = ShiftEstimate("covariate shift", 0.5, 0.1, details={"runs": 1})
     monkeypatch.setattr(nico, "nico_table_1", lambda *args, **options: asked.append(options) or {one.name: one})
     (number,) = run(Part(), tmp_path)
     assert number["labels"] == {"dataset": "PACS", "setting": "", "measure": "covariate shift"}
-    assert (number["mean"], number["spread"]) == (0.5, 0.1)
+    assert (number["mean"], number["spread"], number["n"], number["differs"]) == (0.5, 0.1, 1, {})
     assert asked[0]["train"] == 1 and asked[0]["classes"] == 2
