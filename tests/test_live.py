@@ -129,4 +129,35 @@ def test_one_job_shows_its_loss_its_pace_and_the_time_left(clock, monkeypatch):
             bar.step(step, {"loss": 0.25 * step})
         bar._bar.refresh()
         assert "ERM on ColoredDigits" in screen.file.getvalue()
-        assert "loss 0.750, 2 steps/s" in screen.file.getvalue()
+        assert "loss 0.750, 2.0 steps/s" in screen.file.getvalue()
+
+
+def test_one_job_is_logged_where_there_is_no_terminal_and_not_in_what_it_prints(clock, capsys):
+    screen = console(False)
+    with live.training_bar(screen) as bar:
+        bar.begin(tiny_job("ERM", steps=20))
+        for step in range(4, 9):  # continued at step 4, of 20
+            clock.now += 5
+            bar.step(step, {"loss": 0.5})
+    assert not screen.file.getvalue()
+    assert capsys.readouterr().err.splitlines() == [
+        "ERM on ColoredDigits: 5/20 steps, loss 0.500, 0.2 steps/s, about 1 min 15 s left",
+        "ERM on ColoredDigits: 7/20 steps, loss 0.500, 0.2 steps/s, about 1 min 05 s left",
+    ]
+
+
+def test_other_work_is_logged_there_too(clock, capsys):
+    screen = console(False)
+    with live.work_bar(screen) as bar:
+        bar("packing", 0, 40)
+        clock.now = 9
+        bar("packing", 9, 40)
+        clock.now = 12
+        bar("packing", 10, 40)
+        clock.now = 30
+        bar("reading", 3, 0)
+    assert capsys.readouterr().err.splitlines() == ["packing: 10/40, about 36 s left", "reading"]
+    with live.work_bar(console(True)) as bar:
+        clock.now = 60
+        bar("packing", 10, 40)
+    assert not capsys.readouterr().err

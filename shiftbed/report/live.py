@@ -128,19 +128,39 @@ def _ended(progress: pool.Progress) -> dict[show.Kind, Counter[str]]:
     return {kind: found for kind, found in states.items() if not found["running"] and not found["left"]}
 
 
+class Log:
+    """A line now and then in place of a bar where there is no terminal; what a program reads is left alone."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = None if console.is_terminal else Console(stderr=True)
+        self._shown = time.monotonic()
+
+    def __call__(self, part: str, done: int, total: int, since: float, words: str = "") -> None:
+        """Says how far a part is of which `done` was done in the time since; nothing if a line was just written."""
+        now = time.monotonic()
+        if self._console is None or now - self._shown < PLAIN_SECONDS:
+            return
+        self._shown = now
+        left = f", about {duration((now - since) * (total - done) / done)} left" if 0 < done <= total else ""
+        line = f"{part}: {done:,}/{total:,}{words}{left}" if total else part
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 class TrainingBar:
     """Shows one job's progress: loss, steps a second, time left."""
 
-    def __init__(self, bar: Progress) -> None:
+    def __init__(self, bar: Progress, log: Log) -> None:
         self._bar = bar
+        self._log = log
         self._task = bar.add_task("", total=None, state="starting")
         self._last = self._started = time.monotonic()
         self._first: int | None = None
+        self._name, self._steps = "", 0
 
     def begin(self, job: Job) -> None:
         """Names the job."""
-        name = f"{job.algorithm} on {job.dataset}"
-        self._bar.update(self._task, total=job.recipe.steps, description=name, state="loading data")
+        self._name, self._steps = f"{job.algorithm} on {job.dataset}", job.recipe.steps
+        self._bar.update(self._task, total=self._steps, description=self._name, state="loading data")
 
     def step(self, step: int, metrics: dict[str, Any]) -> None:
         """Shows a step; the loss is fetched a few times a second only, as fetching waits for the device."""
@@ -150,8 +170,10 @@ class TrainingBar:
         elif now - self._last > SHOW_SECONDS:
             self._last = now
             speed = (step - self._first) / (now - self._started)
-            state = f"loss {float(metrics.get('loss', float('nan'))):.3f}, {speed:.0f} steps/s"
+            state = f"loss {float(metrics.get('loss', float('nan'))):.3f}, {speed:.{0 if speed > 10 else 1}f} steps/s"
             self._bar.update(self._task, completed=step, state=state)
+            since = self._started - self._first / speed  # as if the steps of an earlier attempt had been as fast
+            self._log(self._name, step, self._steps, since, f" steps, {state}")
 
 
 @contextmanager
@@ -164,7 +186,7 @@ def training_bar(console: Console) -> Iterator[TrainingBar]:
         TimeLeftColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        yield TrainingBar(bar)
+        yield TrainingBar(bar, Log(console))
 
 
 @contextmanager
@@ -173,11 +195,14 @@ def work_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeLeftColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         parts: dict[str, TaskID] = {}
+        since: dict[str, float] = {}
+        log = Log(console)
 
         def show(part: str, done: int, total: int) -> None:
             if part not in parts:
-                parts[part] = bar.add_task(part, total=None)
+                parts[part], since[part] = bar.add_task(part, total=None), time.monotonic()
             bar.update(parts[part], completed=done, total=total or None)
+            log(part, done, total, since[part])
 
         yield show
 

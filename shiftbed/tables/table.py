@@ -264,7 +264,8 @@ class Table:
             notes.append(f"{LEAK_MARK} Leaks: the selection uses {labels}, without which these learn.")
         incomplete = [name for name in self.algorithms if own_rule(self.names[name]) is None]
         if incomplete:
-            notes.append(f"Incomplete, since registered without a selection of its own: {', '.join(incomplete)}.")
+            who = "all rows" if incomplete == [*self.algorithms] else ", ".join(incomplete)
+            notes.append(f"Incomplete in DomainBed's sense, having no selection of their own: {who}.")
         return [*notes, *self._comparisons()]
 
     def _comparisons(self) -> Iterable[str]:
