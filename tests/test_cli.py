@@ -53,6 +53,14 @@ def shiftbed(monkeypatch, capsys, tmp_path):
         (["train", "EmojiStyles", "ERM", "--test", "noto", "--code", "no.py"], "There is no Python file at no.py"),
         (["tables", "nowhere"], "There is no finished job in nowhere"),
         (["status", "nowhere"], "There is no sweep in nowhere"),
+        (["tables", "x", "--groups", "near-far"], "--groups goes with --view groups, which is not asked for; ask"),
+        (["tables", "x", "--view", "eoa", "--against", "y"], "--against goes with the usual tables, which"),
+        (["audit", "x", "--stand-in", "photo"], "--stand-in goes with --run, which is not asked for"),
+        (["audit", "x", "--trials", "3"], "ask for it or leave --trials out."),
+        (["shift", "RotatedDigits", "--weights", "none"], "--weights goes with --features, which"),
+        (["shift", "RotatedDigits", "--calibrate"], "--calibrate goes with --method kde, which"),
+        (["predict", "x", "--fit", "y"], "--fit goes with --on (a folder of images, or DATASET/DOMAIN), which"),
+        (["benchmark", "nico-table-1", "--device", "cpu"], "--device goes with a benchmark that trains models, which"),
     ],
 )
 def test_a_wrong_word_is_one_sentence(shiftbed, command, words):

@@ -187,7 +187,7 @@ def test_kinds_of_shift_stand_side_by_side():
     known = ranking_grid(board_of(VALUES), {"Toy": "correlation", "PACS": None})
     assert known.columns == ["diversity (1)", "correlation (2)"] and not known.commands
     assert "correlation: CelebA, Toy (measured)." in known.notes
-    assert "diversity: PACS (measured, neither kind dominates)." in known.notes, "so the card counts"
+    assert "diversity: PACS (by its card; measured, neither kind dominates)." in known.notes, "so the card counts"
 
 
 def test_a_stored_estimate_says_the_kind_of_shift(tmp_path):

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import AsJson, Code, Device, app, console, load_classes, next_command, plural, stoppable, word
-from shiftbed.errors import ShiftbedError
+from shiftbed.cli.shared import (
+    AsJson,
+    Code,
+    Device,
+    app,
+    console,
+    load_classes,
+    next_command,
+    only_with,
+    plural,
+    stoppable,
+    word,
+)
 
 if TYPE_CHECKING:
     from shiftbed.accuracy.predict import AccuracyPrediction
@@ -46,9 +57,7 @@ def predict(
     load_classes(code)
     where = find_runtime(device).device
     if on is None:
-        for option, value in (("--source", source), ("--fit", fit), ("--unsure", unsure)):
-            if value is not None:
-                raise ShiftbedError(f"{option} goes with --on: name a folder of images, or DATASET/DOMAIN.")
+        only_with("--on (a folder of images, or DATASET/DOMAIN)", False, source=source, fit=fit, unsure=unsure)
         _of_sweep(run, method, level, where, as_json)
         return
 

@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shiftbed.cli.shared import AsJson, Device, Workers, app, console, log, names, next_command, plural, stoppable, word
+from shiftbed.cli.shared import (
+    AsJson,
+    Device,
+    Workers,
+    app,
+    console,
+    log,
+    names,
+    next_command,
+    only_with,
+    plural,
+    stoppable,
+    word,
+)
 from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
@@ -57,6 +70,7 @@ def audit(
     from shiftbed.sweeps.blind import is_sealed
     from shiftbed.training.store import LocalStore
 
+    only_with("--run", run, weights=weights, stand_in=stand_in, draws=draws > 1, trials=trials > 1, workers=workers)
     if blind and run:
         raise ShiftbedError("A blind audit uses no accuracy on test domains, which --run measures; leave one out.")
 

@@ -26,6 +26,7 @@ from shiftbed.cli.shared import (
     names,
     next_command,
     one_of,
+    only_with,
     plural,
     show_failures,
     stoppable,
@@ -101,6 +102,10 @@ def benchmark(
     load_classes(code)
     whole = room.load(name or str(file))
     asked = room.narrowed(whole, names(datasets), names(algorithms), part or [], draws, trials, steps, selection or [])
+    only_with(
+        "a benchmark that trains models", whole.kind == "sweep", device=device, precision=precision, workers=workers,
+        on=on != "local", keep=keep != "none", jobs_per_device=jobs_per_device,
+    )  # fmt: skip
     out = out or Path(f"shiftbed-{whole.name}")
     if dry_run:
         _plan(asked, out, as_json)

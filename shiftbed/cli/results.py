@@ -19,6 +19,7 @@ from shiftbed.cli.shared import (
     names,
     next_command,
     one_of,
+    only_with,
     plural,
     word,
 )
@@ -54,6 +55,8 @@ def tables(
     from shiftbed.shift.kept import shift_kinds
 
     one_of(output, tuple(make.FORMATS), "format")
+    only_with("--view groups", view == "groups", groups=groups)
+    only_with("the usual tables", view is None, against=against)
     read = partial(read_tables, selections=selection or [], se=one_of(se, ("sample", "population"), "standard error"))
     found = read(folder)
     shown: list[make.Table | make.Grid] = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from shiftbed.errors import HparamError
+from shiftbed.errors import HparamError, ShiftbedError
 from shiftbed.registry import one_of as one_of  # commands take it from here
 
 if TYPE_CHECKING:
@@ -77,6 +77,23 @@ def show_failures(failed: Mapping[str, str], alone: Callable[[str], str | None] 
             console.print(f"  alone: {command}", markup=False, highlight=False, soft_wrap=True)
     if len(failed) > SHOWN_FAILURES:
         console.print(f"and {len(failed) - SHOWN_FAILURES:,} more; `--json` lists all.", highlight=False)
+
+
+def only_with(what: str, is_asked: bool, **options: Any) -> None:
+    """Refuses options that would do nothing, since what they belong to is not asked for.
+
+    Args:
+        what: What they belong to, as a person asks for it.
+        is_asked: Whether it is asked for.
+        options: By name, what was given; empty where nothing was.
+
+    Raises:
+        ShiftbedError: One was given in vain.
+    """
+    for name, value in options.items():
+        if value and not is_asked:
+            option = f"--{name.replace('_', '-')}"
+            raise ShiftbedError(f"{option} goes with {what}, which is not asked for; ask for it or leave {option} out.")
 
 
 def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of, word
+from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of, only_with, word
 from shiftbed.errors import DataError, ShiftbedError
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ def shift(
     from shiftbed.training.store import write_json
 
     one_of(method, METHODS, "method")
+    only_with("--features", features is not None, weights=weights)
+    only_with("--method kde", method != "ratio", calibrate=calibrate)
     for name in names(measures) if measures != "all" else ():
         MEASURES[name]  # a wrong name is refused before anything is measured
     opened, tested = open_dataset(dataset), names(test)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,6 +17,7 @@ from shiftbed.shift.samples import Sample, comparable
 
 HELD_OUT = 0.5  # of each side, for the discrepancy
 HELD_OUT_LABELS = 0.2  # of each side, for the labelling functions
+ATTEMPTS, SLOWER = 3, 10  # if training comes to nothing: how often, each time so much slower
 FAILED = "the networks do not differ more on one side even where they were trained to: this says nothing of the shift"
 
 
@@ -89,7 +90,8 @@ def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> D
     """The discrepancy distance of Mansour et al. at 0-1 loss: for rich networks, the total variation of the inputs.
 
     Two networks are trained to disagree more on p than on q, two others the other way round. The pair that differs more
-    on what it was trained on counts: chosen by what is held out, it would show a shift where there is none.
+    on what it was trained on counts: chosen by what is held out, it would show a shift where there is none. If neither
+    pair learned anything, all is done again at a lower rate.
 
     Args:
         p: One side.
@@ -100,21 +102,31 @@ def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> D
     parts = [one.split(1 - HELD_OUT, settings.seed) for one in (p, q)]
     scale = Scale.of(np.concatenate([fit.inputs for fit, _ in parts]))
     (fit_p, held_p), (fit_q, held_q) = ([scale(part.inputs, settings.device) for part in both] for both in parts)
-    found = []
-    for fit, held in (((fit_p, fit_q), (held_p, held_q)), ((fit_q, fit_p), (held_q, held_p))):
-        pair = train_apart(*fit, outputs, settings, settings.seed)
-        shares = [float(in_batches(pair.disagree, x).mean()) for x in held]
-        found.append(
-            Discrepancy(
-                shares[0] - shares[1],
-                math.hypot(*(share_error(share, len(x)) for share, x in zip(shares, held, strict=True))),
-                _difference(pair, *held),
-                _difference(pair, *fit),
-                _difference(pair.disagree, *fit),
-                min(map(len, held)),
-            )
+    ways = (((fit_p, fit_q), (held_p, held_q)), ((fit_q, fit_p), (held_q, held_p)))
+    for rate in (settings.rate / SLOWER**attempt for attempt in range(ATTEMPTS)):
+        found = max(
+            (_trained(fit, held, outputs, replace(settings, rate=rate)) for fit, held in ways),
+            key=lambda one: np.nan_to_num(one.soft_on_training, nan=-1.0),
         )
-    return max(found, key=lambda one: one.soft_on_training)
+        if not found.failed:
+            break
+    return found
+
+
+def _trained(
+    fit: tuple[torch.Tensor, torch.Tensor], held: tuple[torch.Tensor, torch.Tensor], outputs: int, settings: Settings
+) -> Discrepancy:
+    """What two networks come to that are trained to differ more on the first of two samples than on the second."""
+    pair = train_apart(*fit, outputs, settings, settings.seed)
+    shares = [float(in_batches(pair.disagree, x).mean()) for x in held]
+    return Discrepancy(
+        shares[0] - shares[1],
+        math.hypot(*(share_error(share, len(x)) for share, x in zip(shares, held, strict=True))),
+        _difference(pair, *held),
+        _difference(pair, *fit),
+        _difference(pair.disagree, *fit),
+        min(map(len, held)),
+    )
 
 
 def _difference(loss: Callable[[torch.Tensor], torch.Tensor], plus: torch.Tensor, minus: torch.Tensor) -> float:

@@ -83,7 +83,8 @@ def covariate_and_concept(
 
     Departures from the paper: it names no loss, no optimizer but its rate, and not where values are read. Here the loss
     is half the sum of absolute differences, the optimizer has momentum 0.9 and a rate that falls along a cosine, and
-    values are read on held-out examples; the covariate shift on training examples is in the details.
+    values are read on held-out examples; the covariate shift on training examples is in the details. Where the networks
+    of the covariate shift learn nothing at the paper's rate, they are trained again at a lower one.
 
     Args:
         dataset: Any dataset.
@@ -123,8 +124,8 @@ def nico_table_1(
 ) -> dict[str, ShiftEstimate]:
     """Covariate and concept shift of a dataset: the mean over runs by the paper's names, and what training shows.
 
-    At the paper's rate the two networks of the covariate shift may learn nothing at all. Such runs say nothing, so that
-    they do not count; where no run does, there is no covariate shift in what is returned.
+    Runs in which the networks of the covariate shift learned nothing say nothing, so that they do not count; where no
+    run does, there is no covariate shift in what is returned.
 
     Args:
         dataset: Any dataset.

@@ -313,7 +313,7 @@ def ranking_grid(board: Leaderboard, kinds: Kinds | None = None, folder: str = "
         columns=[f"{kind} ({len(by_kind[kind])})" for kind in shown],
         rows=[(name, [Entry(_signed(scores[name][kind], mark)) for kind in shown]) for name in names],
         notes=[
-            *(f"{kind}: {', '.join(_by_what(name, measured) for name in by_kind[kind])}." for kind in shown),
+            *(f"{kind}: {', '.join(_by_what(name, kind, measured) for name in by_kind[kind])}." for kind in shown),
             *board.oracle_note,
         ],
         commands=[
@@ -330,11 +330,13 @@ def ranking_grid(board: Leaderboard, kinds: Kinds | None = None, folder: str = "
     )
 
 
-def _by_what(dataset: str, measured: Kinds) -> str:
-    """A dataset with what says its kind of shift: its card, unless it was measured."""
+def _by_what(dataset: str, kind: str, measured: Kinds) -> str:
+    """A dataset with what says its kind of shift: its card, unless it was measured and one kind dominates."""
     if dataset not in measured:
         return dataset
-    return f"{dataset} ({'measured' if measured[dataset] else 'measured, neither kind dominates'})"
+    if measured[dataset]:
+        return f"{dataset} (measured)"
+    return f"{dataset} ({'measured' if kind == UNKNOWN else 'by its card; measured'}, neither kind dominates)"
 
 
 def _signed(score: int | None, mark: str = "") -> str:
