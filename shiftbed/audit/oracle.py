@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from shiftbed.audit.findings import Finding
+from shiftbed.audit.findings import Finding, Verdict
 from shiftbed.audit.subject import Subject
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import TaskRecords
 from shiftbed.selection.evidence import VALIDATION
 from shiftbed.tables import Table
-from shiftbed.tables.estimates import Estimate, paired_permutation_test
+from shiftbed.tables.estimates import Estimate, paired_permutation_test, smallest_p
 from shiftbed.tables.grids import MISSING, Entry, Grid
 from shiftbed.tables.table import ORACLE_MARK
 
@@ -42,13 +42,18 @@ def oracle_gap(subject: Subject) -> Finding:
     sure = [row for row in rows if row["gap"] > 0 and row["p"] < level]
     largest = max(rows, key=lambda row: row["gap"])
     where = f"{largest['algorithm']} on {largest['dataset']} against {largest['selection']}"
+    verdict: Verdict = "clear"
     if sure:
+        verdict = "exposed"
         words = f"{len(sure)} of {len(rows)} gaps are more than chance; the largest is {largest['gap']:+.1f} points"
+    elif largest["gap"] > 0 and all(smallest_p(row["n"]) >= level for row in rows):
+        verdict = "unknown"
+        words = f"too few trials and test domains to tell from chance; the largest gap is {largest['gap']:+.1f} points"
     else:
         words = f"no gap is more than chance; the largest is {largest['gap']:+.1f} points"
     rules = list(dict.fromkeys(row["selection"] for row in rows))
     grids = [_gap_grid(rule, [row for row in rows if row["selection"] == rule], level) for rule in rules]
-    return Finding(SOURCE, "exposed" if sure else "clear", f"{words} ({where}).", grids)
+    return Finding(SOURCE, verdict, f"{words} ({where}).", grids)
 
 
 def _gaps(honest: Table, oracle: Table) -> Iterable[dict[str, Any]]:

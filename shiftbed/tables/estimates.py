@@ -103,6 +103,11 @@ def paired_permutation_test(ours: Sequence[float], theirs: Sequence[float], seed
     return Comparison(float(differences.mean()), float(np.mean(means >= seen * (1 - 1e-9))), n)
 
 
+def smallest_p(n: int) -> float:
+    """The least that the test can give for n pairs: that of differences which all have one sign."""
+    return 2.0 / 2 ** min(n, EXACT_PAIRS)
+
+
 @lru_cache(maxsize=16)
 def _signs(n: int, seed: int) -> np.ndarray:
     """Signs of n pairs: all there are, or what was seen (no sign flipped) and many random ones."""
