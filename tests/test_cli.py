@@ -209,7 +209,8 @@ def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
     made = shiftbed("best", sweep, "--out", best)
     assert "training-domain-validation chose" in made.out and "came out" not in made.out, "to the bit"
     rows = shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=-90%").out.splitlines()
-    assert rows[0] == "domain,path,label,prediction,confidence" and len(rows) == 600
+    assert rows[0] == "domain,path,label,prediction,confidence,role" and len(rows) == 600
+    assert {row.rsplit(",", 1)[1] for row in rows[1:]} == {"test"}
     assert rows[1].startswith("-90%,-90%/0,")
     assert len(shiftbed("predictions", best).out.splitlines()) > 2 * len(rows), "of all domains it knows"
     foreseen = json.loads(shiftbed("predict", best, "--on", "ColoredDigits/-90%", "--json").out)
@@ -264,6 +265,11 @@ def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):
     cells = ["ColoredDigits / training-domain-validation / ERM / " + test for test in ("-90%", "+90%", "average")]
     assert {f"{cell}.most_draws" for cell in cells} <= fields, "every domain's cell, and the average"
     assert "no recipe" in shiftbed("diff", "domainbed", "nowhere").err
+    several = str(tmp_path / "several")
+    sweep = ("sweep", "ColoredDigits", "--algorithms", "ERM,SD", "--test=-90%", "--steps", "2", "--out", several)
+    assert shiftbed(*sweep).code == 0
+    beside = json.loads(shiftbed("diff", several, str(tmp_path / "ERM"), "--json").out)
+    assert any("training-domain-validation / SD" in row["field"] for row in beside), "one job is a sweep beside a sweep"
     assert "compare two of a kind" in shiftbed("diff", "domainbed", str(tmp_path / "ERM")).err
 
 

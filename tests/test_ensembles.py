@@ -110,3 +110,5 @@ def test_the_table_of_mean_weights_takes_all_draws_of_a_trial(with_weights):
     folder, jobs = with_weights
     (row,) = ensemble_grid(make_tables(jobs, [RULE], folder=str(folder))[0], "weights").data
     assert (row["members"], row["jobs"]) == (2, [job.id for job in jobs])
+    grid = ensemble_grid(make_tables(jobs, [SELECTIONS["oracle"]], folder=str(folder))[0], "weights")
+    assert not grid.data[0]["oracle"] and not any("Oracle" in note for note in grid.notes), "no label chose them"

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import shlex
 import shutil
 import subprocess
 
@@ -26,7 +27,7 @@ from shiftbed.tables import (
     read_tables,
     render,
 )
-from shiftbed.tables.grids import Entry, Grid, grid_text, latex_escaped
+from shiftbed.tables.grids import Entry, Grid, command_lines, grid_text, latex_escaped
 from shiftbed.training.store import LocalStore
 
 DOMAINS = ("north", "south", "far-away-island")
@@ -472,11 +473,11 @@ def test_missing_pairs_are_named_with_the_protocol_that_runs_them():
 def test_leaks_and_incomplete_algorithms_are_marked():
     text = as_text(table_of(full_sweep(), "worst-domain-validation"))
     assert "ERM ‡" in text and "CORAL ‡" not in text and "‡ Leaks: the selection uses domain labels" in text
-    assert "Incomplete in DomainBed's sense, having no selection of their own: all rows." in text
+    assert "Registered without a selection of their own, which DomainBed asks for: all rows." in text
     both = [record(name, "north", 0, 0, 0.9, 0.3) for name in ("EoA", "ERM")]
-    assert "no selection of their own: ERM." in as_text(table_of(both))
+    assert "which DomainBed asks for: ERM." in as_text(table_of(both))
     jobs = [record("EoA", "north", 0, 0, 0.9, 0.3)]
-    assert "Incomplete" not in as_text(table_of(jobs))
+    assert "Registered without" not in as_text(table_of(jobs))
 
 
 def test_a_comparison_with_erm_has_its_p_value_and_n():
@@ -569,3 +570,20 @@ def test_groups_print_a_standard_deviation():
     (table,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned(jobs, "groups"))
     text = as_text(table)
     assert "mean ± standard deviation" in text and "70.0 ±10.0" in text  # of 60, 70, 80
+
+
+def test_a_command_of_several_lines_is_the_same_command_when_it_is_pasted():
+    words = [
+        "shiftbed",
+        "sweep",
+        "my-images",
+        "--test=Köln,Site A,gray site",
+        "--out=a folder/with 'quotes'",
+        "--x" * 30,
+    ]
+    for width in (20, 40, 78):
+        lines = command_lines(shlex.join(words), width)
+        assert len(lines) > 1 and all(line.endswith(" \\") for line in lines[:-1])
+        shown = "\n  ".join(lines)
+        told = subprocess.run(["bash", "-c", f"printf '%s\\n' {shown}"], capture_output=True, text=True, check=True)
+        assert told.stdout.splitlines() == words

@@ -60,6 +60,28 @@ def corrupted(
     return [DomainImages(CLEAN, source.id, source.images, source.labels, CLEAN), *made]
 
 
+def of_one_size(source: DomainImages, shape: Sequence[int]) -> DomainImages:
+    """The same images at the size that a network takes, where they differ in size: corruptions take one.
+
+    Args:
+        source: Images as bytes.
+        shape: What the network takes, C×H×W.
+    """
+    from PIL import Image
+
+    images = source.images()
+    if isinstance(images, np.ndarray) or len(shape) != 3 or not all(isinstance(one, np.ndarray) for one in images):
+        return source
+    height, width = shape[1:]
+
+    def made() -> np.ndarray:
+        channels = (np.asarray(one).transpose(2, 0, 1) for one in images)
+        resized = ([Image.fromarray(c).resize((width, height), Image.Resampling.BOX) for c in one] for one in channels)
+        return np.stack([np.stack([np.asarray(channel) for channel in one], axis=-1) for one in resized])
+
+    return DomainImages(source.name, digest([source.id, height, width])[:32], made, source.labels, source.group)
+
+
 def held_out(run: Path, most: int = MOST) -> DomainImages:
     """The images of the training domains that a run's job was validated on: labelled, and never trained on.
 

@@ -13,6 +13,7 @@ from shiftbed.accuracy.domains import (
     domain_of,
     held_out,
     labelled_source,
+    of_one_size,
     sampled,
     target,
     trained_on,
@@ -198,12 +199,15 @@ def predict_accuracy(
     _same_classes(outputs, reference_outputs, classes)
     if chosen.missing(reference_outputs):
         raise cannot(chosen, reference_outputs)
+    shape = predictor.about["input_shape"] if isinstance(predictor, Model) else ()
+    why = ""
     try:
-        to_fit = [domain for domain in _labelled(domains, known, classes, seen) if domain.id != unlabelled.id]
-    except DataError:
+        found = _labelled(domains, known, classes, seen, shape)
+        to_fit = [domain for domain in found if domain.id != unlabelled.id]
+    except DataError as error:
         if domains is not None:
             raise
-        to_fit = []
+        to_fit, why = [], f" ({str(error).rstrip('.')})"
 
     def all_outputs() -> Iterable[tuple[Outputs, str]]:
         for place, domain in enumerate(to_fit):
@@ -212,11 +216,13 @@ def predict_accuracy(
         on_progress("labelled domains", len(to_fit), len(to_fit))
 
     fitted = FittedPredictor(reference_outputs, all_outputs(), level)
-    return summarise(outputs, fitted, chosen, level)
+    return summarise(outputs, fitted, chosen, level, why)
 
 
-def summarise(outputs: Outputs, fitted: FittedPredictor, method: Method, level: float) -> AccuracyPrediction:
-    """The prediction for a domain by fitted methods; without labelled domains, by the direct ones."""
+def summarise(
+    outputs: Outputs, fitted: FittedPredictor, method: Method, level: float, why: str = ""
+) -> AccuracyPrediction:
+    """The prediction for a domain by fitted methods; without labelled domains (and why), by the direct ones."""
     reference = fitted.reference
     direct = direct_estimates(outputs, reference)
     shared = {
@@ -236,7 +242,7 @@ def summarise(outputs: Outputs, fitted: FittedPredictor, method: Method, level: 
             method=name,
             baseline=None,
             estimates=(),
-            trust="There were no labelled domains to fit on: these are estimates of calibrated models, and their "
+            trust=f"There were no labelled domains to fit on{why}: these are estimates of calibrated models, and their "
             "spread is no interval; give labelled domains of other sites to get one.",
             **shared,  # type: ignore[arg-type]
         )
@@ -285,12 +291,13 @@ def _labelled(
     source: DomainImages,
     classes: Sequence[str],
     seen: Seen,
+    shape: Sequence[int],
 ) -> list[DomainImages]:
     if isinstance(domains, str):
         return unseen(domains, classes, seen)
     if domains is not None:
         return [DomainImages.of(name, some, np.asarray(labels)) for name, (some, labels) in domains.items()]
-    return corrupted(sampled(source))
+    return corrupted(of_one_size(sampled(source), shape))
 
 
 def _same_classes(outputs: Outputs, source: Outputs, classes: Sequence[str]) -> None:

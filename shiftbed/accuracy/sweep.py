@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from shiftbed.accuracy.domains import MOST, SEVERITIES, corrupted, held_out, of_dataset
+from shiftbed.accuracy.domains import MOST, SEVERITIES, corrupted, held_out, of_dataset, of_one_size
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.kept import ACCURACY, PREDICTIONS, predictions
 from shiftbed.accuracy.methods import METHODS, Method
@@ -72,7 +72,8 @@ def predict_sweep(
         if not mine:
             continue
         source = held_out(_folder(folder, mine[0]), images)
-        labelled = _to_fit(source, severities)
+        shape = load(_folder(folder, mine[0]), device).about["input_shape"]
+        labelled = _to_fit(of_one_size(source, shape), severities)
         for job in mine:
             on_progress("predicting accuracies", len({row["job"] for row in rows}), len(jobs))
             extract = Extractor(load(_folder(folder, job), device))
@@ -155,13 +156,16 @@ def _to_fit(source: DomainImages, severities: Sequence[int]) -> list[DomainImage
 def summary(rows: Sequence[Row]) -> Iterator[str]:
     """What was predicted and what is true, in lines of text, and how often intervals had it."""
     for row in rows:
-        words = f"predicted {row['accuracy']:.1%} ({row['low']:.0%} to {row['high']:.0%}), true {row['true']:.1%}"
+        words = f"predicted {row['accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}), true {row['true']:.1%}"
         yield f"{row['algorithm']:9} on {row['domain']:14} {words}"
-    held = sum(row["low"] <= row["true"] <= row["high"] for row in rows)
     error = sum(abs(row["accuracy"] - row["true"]) for row in rows) / len(rows)
-    level = rows[0]["level"]
-    meant = f"meant to hold with {level:.0%}" if level is not None else "the spread of the direct methods"
-    yield f"{held} of {len(rows)} intervals ({meant}) have the truth; mean error {error:.1%}."
+    held = []
+    for level in sorted({row["level"] for row in rows}, key=lambda level: level is None):
+        some = [row for row in rows if row["level"] == level]
+        count = sum(row["low"] <= row["true"] <= row["high"] for row in some)
+        what = f"intervals (meant to hold with {level:.0%})" if level else "spreads of the direct methods"
+        held.append(f"{count} of {len(some)} {what}")
+    yield f"{' and '.join(held)} have the truth; mean error {error:.1%}."
     far = next((row for row in rows if not row["low"] <= row["true"] <= row["high"]), None)
     if far is not None:
         yield f"Of {far['domain']}, where one does not, it said: {far['trust']}"

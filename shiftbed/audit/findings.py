@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shiftbed.tables.grids import WIDTH, Grid, grid_text
+from shiftbed.tables.grids import WIDTH, Grid, command_lines, grid_text
 
 Verdict = Literal["clear", "exposed", "alarm", "unknown"]
 MEANING: dict[Verdict, str] = {
@@ -79,8 +79,9 @@ class Audit:
         for finding in self.findings:
             lines += _wrapped(f"{finding.verdict.upper():8}{finding.source}: {finding.sentence}", " " * 8)
             for what, command in finding.commands:
-                parts = textwrap.wrap(command, WIDTH - 12, break_long_words=False, break_on_hyphens=False)
-                lines += [*_wrapped(f"{what}:", " " * 8, " " * 8), " " * 10 + " \\\n            ".join(parts)]
+                lines += _wrapped(f"{what}:", " " * 8, " " * 8)
+                first, *rest = command_lines(command, WIDTH - 12)
+                lines += [" " * 10 + first, *(" " * 12 + line for line in rest)]
         shown = [grid for finding in self.findings for grid in finding.grids] if details else []
         return "\n".join([*lines, *(f"\n{grid_text(grid)}" for grid in shown)])
 

@@ -34,7 +34,7 @@ def query_budget(subject: Subject) -> Finding:
     grids = [grid for grid in (_oracle_grid(subject), _privacy_grid(subject)) if grid.rows]
     if not looks:
         return Finding(SOURCE, "clear", f"the ledger has no look at a test domain ({COUNTED}).{until}", grids)
-    (algorithm, tested, trial), most = looks.most_common(1)[0]
+    (algorithm, tested, trial), most = min(looks.items(), key=lambda one: (-one[1], one[0]))
     over = sum(count > ORACLE_BUDGET for count in looks.values())
     where = f"{algorithm} on {' and '.join(tested)}, trial {trial}"
     words = (

@@ -80,7 +80,8 @@ def _grid(rows: list[dict[str, Any]]) -> Grid:
         columns=["checkpoint", "seed", "best checkpoint", "best seed"],
         rows=[(f"{row['dataset']}, {row['algorithm']}", entries(row)) for row in rows],
         notes=[
-            f"checkpoint: deviation over the last {LAST_RECORDS} records of a job; seed: over trials (divisor n − 1). "
+            f"checkpoint: deviation over the last records of a job, {LAST_RECORDS} or all it has; seed: over trials "
+            "(divisor n − 1). "
             "best: what the best of them has over the reported one, or over the mean of seeds."
         ],
         data=rows,

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import SHOWN_FAILURES, AsJson, Code, app, console, load_classes, next_command, stoppable, word
+from shiftbed.cli.shared import (
+    SHOWN_FAILURES,
+    AsJson,
+    Code,
+    app,
+    console,
+    load_classes,
+    next_command,
+    plural,
+    stoppable,
+    word,
+)
 
 
 @app.command()
@@ -30,7 +41,7 @@ def datasets(
         next_command(f"shiftbed look {word(cards[0].name)}")
     else:
         console.print(show.dataset_table(cards))
-        next_command(f"shiftbed datasets {word(cards[0].name)}", f"shiftbed look {word(cards[0].name)}")
+        next_command(f"shiftbed datasets {word(cards[0].name)}", "shiftbed look EmojiStyles")
 
 
 @app.command()
@@ -69,8 +80,10 @@ def prepare(
 
     made = stoppable(run, "the same command")
     counts = ", ".join(f"{domain} {count:,}" for domain, count in made.card.domains.items())
-    console.print(f"{made.card.name}: {made.card.summary} ({counts}).", highlight=False, markup=False)
-    if made.card.ran_on == "own":
+    own = made.card.ran_on == "own"
+    summary = f"{sum(made.card.domains.values()):,} {made.card.summary}" if own else made.card.summary
+    console.print(f"{made.card.name}: {summary} ({counts}).", highlight=False, markup=False)
+    if own:
         console.print(f"Hyperparameters for {made.card.size_class} images apply; --size-class changes that.")
     for bad in made.left_out[:SHOWN_FAILURES]:
         console.print(f"left out: {bad.path}: {bad.why}", highlight=False, markup=False, soft_wrap=True)
@@ -78,11 +91,13 @@ def prepare(
         listed = pack_folder(made.card.name) / REFUSED
         console.print(f"{len(made.left_out)} images were left out; all are listed in {listed}.", soft_wrap=True)
     if made.duplicates:
-        example = " = ".join(str(one.path) for one in made.duplicates[0])
-        words = f"{len(made.duplicates)} images lie in more than one domain or official part, for example {example}."
+        example = " = ".join(str(one.path) for one in made.duplicates[0][:2])
+        images = plural(len(made.duplicates), "image") + (" lies" if len(made.duplicates) == 1 else " lie")
+        words = f"{images} in more than one domain or official part, for example {example}."
         console.print(words, highlight=False, markup=False, soft_wrap=True)
     name, domain = quote(made.card.name), quote(next(iter(made.card.domains)))
-    next_command(f"shiftbed look {name}", f"shiftbed train {name} ERM --test {domain}")
+    several = len(made.card.domains) > 1
+    next_command(f"shiftbed look {name}", *([f"shiftbed train {name} ERM --test {domain}"] if several else []))
 
 
 @app.command()

@@ -115,6 +115,8 @@ def best(
     mark = ORACLE_MARK if SELECTIONS[selection].oracle else ""
     words = f"{selection} chose {who}, tested on {tests} (score {made.choice.score:.4f}{mark})."
     words += f" {mark} chosen with the test domain's labels." if mark else ""
+    if not test:
+        words += " Of the algorithm that scores best over all test domains, it is the one with the best score."
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     if not made.same:
         console.print("Its record came out a little different: it was made with another torch, device or precision.")

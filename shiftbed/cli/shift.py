@@ -102,6 +102,8 @@ def shift(
     for name in names(measures) if measures != "all" else ():
         MEASURES[name]  # a wrong name is refused before anything is measured
     opened, tested = open_dataset(dataset), names(test)
+    if on is not None and test:
+        raise ShiftbedError("--on is the test side; leave --test out.")
     if on is not None:
         opened = with_unlabelled(opened, on)
         tested, measures = [opened.domains[-1].name], measures or "all"
@@ -154,7 +156,15 @@ def shift(
     for line in ([reason] if reason else []) + why_not:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, pictures)), highlight=False, soft_wrap=True)
-    next_command(f"shiftbed shift {word(dataset)} --matrix", f"shiftbed shift {word(dataset)} --measures all")
+    again = f"shiftbed shift {word(dataset)}{_as_asked(classes, size)}"
+    given = {"train": train, "test": test, "on": on}
+    sides = "".join(f" --{name} {word(value)}" for name, value in given.items() if value)
+    next_command(f"{again} --matrix", *([] if measures else [f"{again}{sides} --measures all"]))
+
+
+def _as_asked(classes: str, size: int | None) -> str:
+    """The options that say as what examples are taken, for the next command."""
+    return (f" --classes {word(classes)}" if classes else "") + (f" --size {size}" if size else "")
 
 
 def _others(asked: Asked, measures: str) -> "tuple[list[ShiftEstimate], list[str]]":
@@ -283,7 +293,8 @@ def _matrix(asked: Asked, options: dict[str, Any], measures: list[str], out: Pat
     for line in found.missing:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, drawn)), highlight=False, soft_wrap=True)
-    next_command(f"shiftbed shift {word(name)} --test {word(found.domains[-1])}")
+    taken = _as_asked(",".join(asked.taken["classes"]), asked.taken["size"])
+    next_command(f"shiftbed shift {word(name)} --test {word(found.domains[-1])}{taken}")
 
 
 def _in_matrix(one: "ShiftEstimate | None") -> str:

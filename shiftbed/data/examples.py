@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -100,13 +101,22 @@ def list_folder(folder: Path) -> Listing:
         raise DataError(f"{folder} has no folders in it; a dataset is a folder of domain/class/image files.")
     examples = []
     for domain in domains:
-        found = [Example(image, domain.name, label.name) for label in subfolders(domain) for image in images_in(label)]
+        found = [
+            Example(image, composed(domain.name), composed(label.name))
+            for label in subfolders(domain)
+            for image in images_in(label)
+        ]
         if not found:
             raise DataError(f"Domain '{domain.name}' in {folder} has no images; they belong in {domain}/CLASS/.")
         examples += found
     listing = Listing.of(examples)
     _refuse_lone_classes(listing)
     return listing
+
+
+def composed(name: str) -> str:
+    """A name as keyboards write it: some file systems take letters and their accents apart."""
+    return unicodedata.normalize("NFC", name)
 
 
 def subfolders(folder: Path) -> list[Path]:

@@ -350,6 +350,13 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
     (folder / JOURNAL).unlink(missing_ok=True)
 
 
+def read_refused(folder: Path) -> list[Refused]:
+    """The images that a pack was made without."""
+    report = folder / REFUSED
+    lines = report.read_text().splitlines() if report.exists() else []
+    return [Refused(Path(path), why) for path, _, why in (line.partition("\t") for line in lines)]
+
+
 def _refusal(refused: list[Refused], report: Path) -> str:
     report.write_text("".join(f"{one.path}\t{one.why}\n" for one in refused))
     shown = "; ".join(f"{one.path}: {one.why}" for one in refused[:SHOWN])

@@ -12,7 +12,7 @@ from shiftbed.data.dataset import DATASETS, Card, DatasetEntry, MultiDomainDatas
 from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.load import forget
-from shiftbed.data.pack import Refused, image_size, read_card, write_pack
+from shiftbed.data.pack import Refused, image_size, read_card, read_refused, write_pack
 from shiftbed.data.roots import data_root, pack_folder, prepared_names
 from shiftbed.data.writing import full_disk_as_sentence
 from shiftbed.errors import DataError, UnknownNameError
@@ -98,7 +98,7 @@ def _prepare_own(
     card = Card(
         name=name,
         version=fingerprint if short_side is None else f"{fingerprint}-{short_side}px",
-        summary=f"{len(listing.examples):,} images of {len(listing.classes)} classes in {len(listing.domains)} domains",
+        summary=f"images of {len(listing.classes)} classes in {len(listing.domains)} domains",
         domains=dict(Counter(one.domain for one in listing.examples)),
         classes=listing.classes,
         size_class=size_class or _guess_size_class(listing),  # type: ignore[arg-type]
@@ -107,9 +107,17 @@ def _prepare_own(
         citation="none",
         ran_on="own",
     )
-    left_out: list[Refused] = []
     before = read_card(pack_folder(name)) if name in prepared_names() else None
-    if before is None or (before.version, before.size_class) != (card.version, card.size_class):
+    left_out = read_refused(pack_folder(name))
+    same = before is not None and (before.version, before.size_class) == (card.version, card.size_class)
+    if before is not None and before.version != card.version:
+        count = sum(before.domains.values())
+        warnings.warn(
+            f"This replaces the '{name}' that was prepared before ({count:,} images in {', '.join(before.domains)}); "
+            "--name gives it another name.",
+            stacklevel=3,
+        )
+    if not same or (left_out and not skip_corrupt):
         left_out = write_pack(
             listing,
             card,

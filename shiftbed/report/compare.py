@@ -20,7 +20,8 @@ def differences(one: str, two: str) -> list[tuple[str, Any, Any]]:
     Raises:
         ShiftbedError: One of them is none of these, or they are of different kinds.
     """
-    (kind, left), (other, right) = _read(one), _read(two)
+    sweeps = [name for name in (one, two) if len([*Path(name).glob("jobs/*/job.json")]) > 1]
+    (kind, left), (other, right) = (_read(name, bool(sweeps)) for name in (one, two))
     if kind != other:
         raise ShiftbedError(f"{one} is a {kind} and {two} is a {other}; compare two of a kind.")
     left, right = _flat(left), _flat(right)
@@ -28,14 +29,15 @@ def differences(one: str, two: str) -> list[tuple[str, Any, Any]]:
     return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
 
 
-def _read(name: str) -> tuple[str, Any]:
+def _read(name: str, as_sweep: bool) -> tuple[str, Any]:
+    """What a name stands for; a folder of one job is a sweep beside one."""
     path = Path(name)
     if name in recipe_names():
         return "recipe", recipe(name, "").model_dump()
     if (path / "job.json").is_file():
         return "job", json.loads((path / "job.json").read_text())
     jobs = sorted(path.glob("jobs/*/job.json"))
-    if len(jobs) == 1:
+    if len(jobs) == 1 and not as_sweep:
         return "job", json.loads(jobs[0].read_text())
     if jobs or (path / "plans").is_dir():
         rows = as_rows(read_tables(path))

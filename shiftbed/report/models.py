@@ -2,14 +2,15 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from shiftbed.data import example_names
+from shiftbed.data import MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.hashing import canonical
@@ -72,6 +73,8 @@ def best(
         about = job.description
         return about["setting"], about["algorithm"], tuple(about["test_domains"]), about["trial"]
 
+    if algorithm is not None and not jobs:
+        raise StoreError(f"No finished job in {folder} is of {algorithm} and tests these domains.")
     by_id = {job.id: job for job in jobs}
     choices = [rule.choose(list(group)) for _, group in groupby(sorted(jobs, key=cell), cell)]
     found = [choice for choice in choices if choice is not None]
@@ -79,7 +82,7 @@ def best(
         raise StoreError(
             f"No finished job in {folder} competes under {selection}; `shiftbed status {folder}` shows them."
         )
-    choice = max(found, key=lambda choice: (choice.score, choice.job_id))
+    choice = _best_of(found, {choice.job_id: cell(by_id[choice.job_id]) for choice in found})
     trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
     recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
     with one_thread():
@@ -89,6 +92,20 @@ def best(
     store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
     same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
     return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same)
+
+
+def _best_of(choices: Sequence[Choice], cells: Mapping[str, tuple[Any, ...]]) -> Choice:
+    """The best choice of the algorithm that scores best in the mean over the tasks that all algorithms have.
+
+    Scores of different tasks are of other images, so that one of them alone says little about an algorithm.
+    """
+    scores: dict[tuple[Any, ...], dict[tuple[Any, ...], float]] = defaultdict(dict)
+    for choice in choices:
+        setting, algorithm, *task = cells[choice.job_id]
+        scores[setting, algorithm][tuple(task)] = choice.score
+    common = set.intersection(*(set(found) for found in scores.values()))
+    means = {who: np.mean([found[task] for task in common or found]) for who, found in scores.items()}
+    return max(choices, key=lambda one: (means[cells[one.job_id][:2]], one.score, one.job_id))
 
 
 def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, int], None]) -> Trainer:
@@ -104,7 +121,10 @@ def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, i
 
 
 def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[str] = ()) -> str:
-    """What a model says of every example of a dataset, as CSV: domain, path, label, prediction, confidence.
+    """What a model says of every example of a dataset, as CSV: domain, path, label, prediction, confidence, role.
+
+    The role is what the example was to the model, where it belongs to the dataset that it learned from: train,
+    validation or test, and nothing elsewhere. On what it learned from, a model is better than it will be.
 
     Args:
         run: The folder of a trained model.
@@ -115,13 +135,15 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
         StoreError: The folder does not say what the model was trained on, and no dataset is named.
     """
     model: Model = load(run)
-    dataset = dataset or _trained_on(weights_file(Path(run)).parent)
+    folder = weights_file(Path(run)).parent
+    dataset = dataset or _trained_on(folder)
     data = load_dataset(dataset)
+    roles = _roles(folder, data)
     other = [name for name in data.card.classes if name not in model.classes]
     if other or len(data.card.classes) != len(model.classes):
         raise ShiftbedError(
-            f"The classes of {dataset} ({', '.join(data.card.classes[:5])}, …) are not the model's "
-            f"({', '.join(model.classes[:5])}, …); name a dataset of the same classes."
+            f"The classes of {dataset} ({_some(data.card.classes)}) are not the model's ({_some(model.classes)}); "
+            "name a dataset of the same classes."
         )
     known = [domain.name for domain in data.domains]
     for name in domains:
@@ -129,18 +151,36 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
             raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["domain", "path", "label", "prediction", "confidence"])
+    writer.writerow(["domain", "path", "label", "prediction", "confidence", "role"])
     for domain in data.domains:
         if domains and domain.name not in domains:
             continue
         probabilities = model.predict(domain.inputs)
         guesses, labels = probabilities.argmax(1), np.asarray(domain.labels)
         confidences = probabilities.max(1)
-        rows = zip(example_names(dataset, domain.name), labels, guesses, confidences, strict=True)
-        for path, label, guess, confidence in rows:
+        roles_here = roles.get(domain.name, [""] * len(labels))
+        rows = zip(example_names(dataset, domain.name), labels, guesses, confidences, roles_here, strict=True)
+        for path, label, guess, confidence, role in rows:
             said = data.card.classes[label] if label >= 0 else ""
-            writer.writerow([domain.name, path, said, model.classes[guess], f"{confidence:.4f}"])
+            writer.writerow([domain.name, path, said, model.classes[guess], f"{confidence:.4f}", role])
     return text.getvalue()
+
+
+def _roles(folder: Path, data: MultiDomainDataset) -> dict[str, list[str]]:
+    """By domain, what each example was to a model, where its folder knows these very examples."""
+    job = job_of(folder)
+    if job is None or (job["dataset"], job["version"]) != (data.card.name, data.card.version):
+        return {}
+    roles = {domain.name: [""] * len(domain) for domain in data.domains}
+    for split in Job.from_description(job).task.splits:
+        for index in split.indices:
+            roles[split.domain][index] = split.role
+    return roles
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, and whether there are more."""
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def _trained_on(folder: Path) -> str:

@@ -147,7 +147,7 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
         each = [estimates[name, column] for column in table.columns]
         means = [one.mean for one in each if one is not None]
         estimates[name, AVERAGE] = Estimate(statistics.fmean(means), None, 1) if len(means) == len(each) else None
-    mark = ORACLE_MARK if table.selection.oracle else ""
+    mark = ORACLE_MARK if table.selection.oracle and kind == "logits" else ""  # of weights, all draws are taken
     columns = {}
     for column in (*table.columns, AVERAGE):
         found = [estimates[name, column] for name in table.algorithms]
@@ -169,7 +169,7 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
             {
                 "dataset": table.dataset,
                 "selection": table.selection.name,
-                "oracle": table.selection.oracle,
+                "oracle": bool(mark),
                 "algorithm": name,
                 "ensemble": kind,
                 "test": column[1],

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import shlex
 import textwrap
 import unicodedata
 from collections.abc import Sequence
@@ -100,9 +101,18 @@ def grid_text(grid: Grid) -> str:
     for note in [*grid.legend, *grid.notes]:
         lines += _wrapped(note)
     for what, command in grid.commands:
-        parts = textwrap.wrap(command, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-        lines += [*_wrapped(what), *"  {}".format(" \\\n  ".join(parts)).split("\n")]
+        lines += [*_wrapped(what), *(f"  {line}" for line in command_lines(command, WIDTH - 2))]
     return "\n".join(lines).rstrip()
+
+
+def command_lines(command: str, width: int) -> list[str]:
+    """A command in lines of about this width that can be pasted together: broken between its words alone."""
+    lines = [""]
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:  # a space, and the backslash with its own
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def _wrapped(text: str) -> list[str]:

@@ -265,7 +265,7 @@ class Table:
         incomplete = [name for name in self.algorithms if own_rule(self.names[name]) is None]
         if incomplete:
             who = "all rows" if incomplete == [*self.algorithms] else ", ".join(incomplete)
-            notes.append(f"Incomplete in DomainBed's sense, having no selection of their own: {who}.")
+            notes.append(f"Registered without a selection of their own, which DomainBed asks for: {who}.")
         return [*notes, *self._comparisons()]
 
     def _comparisons(self) -> Iterable[str]:

@@ -137,11 +137,14 @@ def _as_array(image: Any, channels: int) -> np.ndarray:
     from PIL import Image
 
     if isinstance(image, str | Path):
-        with Image.open(image) as opened:
-            return _as_array(opened, channels)
+        try:
+            with Image.open(image) as opened:
+                return _as_array(opened, channels)
+        except OSError as error:
+            raise DataError(f"The image {image} cannot be read: {error.strerror or error}.") from error
     if isinstance(image, Image.Image):
         return np.array(image.convert("L"))[..., None] if channels == 1 else np.array(image.convert("RGB"))
-    return np.ascontiguousarray(image)
+    return np.require(image, requirements=["C", "W"])  # torch warns of arrays that it might but must not write to
 
 
 def load(run: str | Path, device: str = "cpu") -> Model:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shiftbed.accuracy import domains
-from shiftbed.accuracy.domains import labelled_source, of_dataset, sampled, trained_on, unseen
+from shiftbed.accuracy.domains import corrupted, labelled_source, of_dataset, of_one_size, sampled, trained_on, unseen
 from shiftbed.accuracy.extraction import DomainImages
 from shiftbed.accuracy.predict import predict_accuracy
 from shiftbed.data import card
@@ -104,3 +104,19 @@ def test_the_page_says_what_the_study_found():
     updated = runpy.run_path(str(ROOT / "scripts" / "accuracy_page.py"))["updated"]
     assert updated(page) == page, "run python scripts/accuracy_page.py"
     assert "| cot | 1.34 |" in page
+
+
+def test_images_of_different_sizes_are_corrupted_at_the_size_that_the_network_takes():
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (side, side + 2, 3), dtype=np.uint8) for side in (8, 12, 16)]
+    images.append(np.full((20, 20, 3), 77, np.uint8))
+    source = DomainImages.of("mixed", images, np.arange(4) % 2)
+    with pytest.raises(DataError, match="images of one size"):
+        corrupted(source)
+    whole = of_one_size(source, (3, 8, 10))
+    found = corrupted(whole, names=["brightness"], severities=[1])
+    assert [one.images().shape for one in found] == [(4, 8, 10, 3)] * 2
+    assert (whole.images()[0] == images[0]).all() and (whole.images()[3] == 77).all()
+    assert whole.id != source.id and (found[0].labels == source.labels).all()
+    same = DomainImages.of("same", np.stack([images[0]] * 2))
+    assert of_one_size(same, (3, 4, 4)) is same

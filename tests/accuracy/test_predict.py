@@ -15,6 +15,7 @@ from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.nearness import Surroundings
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.predict import predict_accuracy
+from shiftbed.accuracy.sweep import summary
 from shiftbed.accuracy.unsure import least_sure
 from shiftbed.cli import app
 from shiftbed.data import load as load_dataset
@@ -307,3 +308,15 @@ def test_a_study_of_two_models_from_the_command_line(run, tmp_path, few_corrupti
         shiftbed.judge_methods(tmp_path, tmp_path / "again")
     with pytest.raises(DataError, match="There is no study in"):
         shiftbed.judge_methods(tmp_path, tmp_path / "again", beside=[tmp_path / "nowhere"])
+
+
+def test_spreads_are_not_counted_as_intervals():
+    def row(level, low, high):
+        who = {"algorithm": "ERM", "domain": "far", "trust": "little"}
+        return {**who, "accuracy": 0.467, "low": low, "high": high, "true": 0.5, "level": level}
+
+    lines = [*summary([row(None, 0.4667, 0.53), row(0.9, 0.4, 0.6), row(0.9, 0.1, 0.2)])]
+    assert lines[0].endswith("predicted 46.7% (46.7% to 53.0%), true 50.0%")
+    assert (
+        "1 of 2 intervals (meant to hold with 90%) and 1 of 1 spreads of the direct methods have the truth" in lines[3]
+    )

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+import unicodedata
 import zipfile
 from pathlib import Path
 
@@ -121,7 +122,17 @@ def test_changed_content_is_another_version_and_unchanged_content_is_not_packed_
     assert prepare(str(folder)).card.version == first
     assert (root / "packs" / "mine" / "pack.json").stat().st_mtime_ns == before
     picture(64, 64, seed=999).save(folder / "größe" / "cat" / "image 1.png")
-    assert prepare(str(folder)).card.version != first
+    with pytest.warns(UserWarning, match="This replaces the 'mine' that was prepared before .36 images in .*--name"):
+        assert prepare(str(folder)).card.version != first
+
+
+def test_names_are_composed_however_the_file_system_writes_them(tmp_path, root):
+    for domain in (unicodedata.normalize("NFD", "Köln"), "Rom"):
+        path = tmp_path / "sites" / domain / unicodedata.normalize("NFD", "Tür") / "a.png"
+        path.parent.mkdir(parents=True)
+        picture(8, 8, seed=len(domain)).save(path)
+    made = prepare(str(tmp_path / "sites")).card
+    assert [*made.domains] == ["Köln", "Rom"] and made.classes == ("Tür",)
 
 
 def test_two_packs_at_once_on_one_folder(folder, root):
@@ -185,6 +196,10 @@ def test_damaged_images_are_listed_with_their_paths_and_can_be_left_out(folder, 
     made = prepare(str(folder), skip_corrupt=True)
     assert {bad.path.name for bad in made.left_out} == {"cut.jpg", "text.png", "dot.png"}
     assert made.card.domains["größe"] == 12
+    assert "36" not in made.card.summary and "39" not in made.card.summary, "the counts of its domains say how many"
+    assert prepare(str(folder), skip_corrupt=True).left_out == made.left_out, "packed already, they are still missing"
+    with pytest.raises(DataError, match="3 images cannot be packed"):
+        prepare(str(folder))
     clean = [np.array(image) for image in load("mine")["größe"].inputs]
     for name in ("cut.jpg", "text.png", "dot.png"):
         (folder / "größe" / "cat" / name).unlink()

@@ -9,9 +9,10 @@ from PIL import Image
 
 import shiftbed
 from shiftbed.data import load as load_dataset
-from shiftbed.errors import AlgorithmError, StoreError
+from shiftbed.errors import AlgorithmError, DataError, StoreError
 from shiftbed.protocols import LeaveOut
-from shiftbed.report.models import best
+from shiftbed.report.models import _best_of, best
+from shiftbed.selection import Choice
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
@@ -214,3 +215,22 @@ def test_tensorboard_writes_its_files(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path, steps=1, track="tensorboard")
     assert list(tmp_path.glob("tensorboard/*/events*"))
+
+
+def test_the_best_of_several_tasks_is_of_the_algorithm_that_is_best_over_all():
+    scores = {"ERM": {"a": 0.9, "b": 0.2, "c": 0.99}, "SD": {"a": 0.8, "b": 0.7}}  # without b ERM would look better
+    choices = {
+        (name, task): Choice(f"{name}-{task}", 1, score, 0, {}, (), 0, 0)
+        for name, of in scores.items()
+        for task, score in of.items()
+    }
+    cells = {one.job_id: ("setting", name, (task,), 0) for (name, task), one in choices.items()}
+    assert _best_of([*choices.values()], cells).job_id == "SD-a"
+    alone = {key: one for key, one in choices.items() if key[0] == "ERM"}
+    assert _best_of([*alone.values()], cells).job_id == "ERM-c"
+
+
+def test_a_file_that_is_no_image_is_one_sentence(tmp_path):
+    run_job(tiny_job("ERM"), LocalStore(tmp_path), keep="final")
+    with pytest.raises(DataError, match=r"nope\.png cannot be read: No such file"):
+        shiftbed.load(tmp_path).predict([tmp_path / "nope.png"])
