@@ -97,8 +97,10 @@ def best(
     from shiftbed.report.models import best as find_best
     from shiftbed.report.models import export_onnx
     from shiftbed.selection import SELECTIONS
+    from shiftbed.sweeps.blind import is_sealed
     from shiftbed.tables.table import ORACLE_MARK
     from shiftbed.training.model import load
+    from shiftbed.training.store import LocalStore
 
     one_of(export, ("onnx",), "format")
     load_classes(code)
@@ -128,7 +130,8 @@ def best(
     test = shlex.quote(f"{about['dataset']}/{about['test_domains'][0]}")
     files = "".join(f" --code {path}" for path in code or [])
     where = word(made.weights.parent)
-    next_command(f"shiftbed predictions {where}{files}", f"shiftbed predict {where} --on {test}{files}")
+    shown = [] if is_sealed(LocalStore(folder)) else [f"shiftbed predictions {where}{files}"]
+    next_command(*shown, f"shiftbed predict {where} --on {test}{files}")
 
 
 @app.command()

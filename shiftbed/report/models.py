@@ -15,14 +15,16 @@ from shiftbed.data import load as load_dataset
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.selection import SELECTIONS, Choice, JobRecords
-from shiftbed.sweeps.blind import refuse_sealed
+from shiftbed.sweeps.blind import is_sealed, refuse_sealed
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.device import find_runtime
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, encode_weights, job_of, load, weights_file
 from shiftbed.training.run import JobFiles, one_thread
-from shiftbed.training.store import LocalStore
+from shiftbed.training.store import LocalStore, read_json
 from shiftbed.training.trainer import Trainer
+
+OF_BLIND = "blind.json"  # beside a model that was chosen from a sealed sweep: where that is
 
 
 class Best(NamedTuple):
@@ -90,6 +92,8 @@ def best(
     store, files = LocalStore(Path(out)), JobFiles(choice.job_id)
     store.put_atomic(files.weights, encode_weights(trainer))
     store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
+    if is_sealed(LocalStore(Path(folder))):
+        store.put_atomic(f"{Path(files.job).parent}/{OF_BLIND}", canonical({"sweep": str(Path(folder).resolve())}))
     same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
     return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same)
 
@@ -149,6 +153,7 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
     for name in domains:
         if name not in known:
             raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")
+    _refuse_sealed_test(folder, domains or known)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["domain", "path", "label", "prediction", "confidence", "role"])
@@ -164,6 +169,13 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
             said = data.card.classes[label] if label >= 0 else ""
             writer.writerow([domain.name, path, said, model.classes[guess], f"{confidence:.4f}", role])
     return text.getvalue()
+
+
+def _refuse_sealed_test(folder: Path, domains: Sequence[str]) -> None:
+    """Does not set the labels of a test domain beside the predictions of a model whose sweep is sealed."""
+    of_blind, job = folder / OF_BLIND, job_of(folder)
+    if of_blind.exists() and job is not None and set(job["test_domains"]) & set(domains):
+        refuse_sealed(read_json(of_blind)["sweep"])
 
 
 def _roles(folder: Path, data: MultiDomainDataset) -> dict[str, list[str]]:

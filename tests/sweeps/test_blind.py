@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import shiftbed
 from shiftbed.cli import app
 from shiftbed.errors import ShiftbedError, StoreError
-from shiftbed.report.models import best
+from shiftbed.report.models import best, predictions
 from shiftbed.sweeps import verbs
 from shiftbed.sweeps.blind import is_sealed, opening, seal, unblind
 from shiftbed.sweeps.bundle import bundle, merge
@@ -89,6 +89,11 @@ def test_status_and_audit_go_without_them(sweep):
 def test_an_honest_rule_chooses_without_them(tmp_path):
     store = sealed_sweep(tmp_path / "sweep")
     assert best(store.root, tmp_path / "best").choice.draw == 1
+    with pytest.raises(StoreError, match="are sealed, since the sweep is blind"):
+        predictions(tmp_path / "best")
+    assert predictions(tmp_path / "best", domains=["+90%"]).count("train") > 100
+    unblind(store.root)
+    assert "test" in predictions(tmp_path / "best", domains=["-90%"])
 
 
 def finished_sweep(folder, blind):
