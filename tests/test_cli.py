@@ -11,6 +11,7 @@ from PIL import Image
 
 from shiftbed import cli, load
 from shiftbed.data import DATASETS, card
+from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError
 
 
@@ -211,6 +212,7 @@ def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
     rows = shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=-90%").out.splitlines()
     assert rows[0] == "domain,path,label,prediction,confidence,role" and len(rows) == 600
     assert {row.rsplit(",", 1)[1] for row in rows[1:]} == {"test"}
+    assert "There is no folder nowhere" in shiftbed("predictions", best, "--csv", "nowhere/p.csv").err
     assert rows[1].startswith("-90%,-90%/0,")
     assert len(shiftbed("predictions", best).out.splitlines()) > 2 * len(rows), "of all domains it knows"
     foreseen = json.loads(shiftbed("predict", best, "--on", "ColoredDigits/-90%", "--json").out)
@@ -390,3 +392,14 @@ def test_the_oracle_s_model_is_marked(shiftbed, tmp_path):
     said = shiftbed("best", "s", "--selection", "oracle", "--out", "m").out
     assert "†). † chosen with the test domain's labels." in " ".join(said.split())
     assert "keep it too" in shiftbed("bundle", "s", "--metrics", "loss", "--out", "s.zip").err
+
+
+def test_images_without_labels_are_predicted_file_by_file(shiftbed, tmp_path):
+    run, folder = str(tmp_path / "run"), tmp_path / "unlabelled"
+    assert shiftbed("train", "RotatedDigits", "ERM", "--test", "0", "--steps", "3", "--out", run).code == 0
+    folder.mkdir()
+    Image.fromarray(load_dataset("RotatedDigits")["0"].inputs[0][..., 0]).save(folder / "first.png")
+    known = shiftbed("predictions", run, "--domains", "0").out.splitlines()[1].split(",")
+    header, row = shiftbed("predictions", run, "--on", str(folder)).out.splitlines()
+    assert header == "domain,path,label,prediction,confidence,role"
+    assert row.split(",") == ["unlabelled", "first.png", "", *known[3:5], ""]

@@ -234,6 +234,7 @@ def summarise(
     }
     if len(fitted.accuracies) == 0:
         name = method.name if method.name in direct else DEFAULT
+        instead = f" {name} stands for {method.name}, which needs them." if name != method.name else ""
         return AccuracyPrediction(
             direct[name],
             min(direct.values()),
@@ -243,7 +244,7 @@ def summarise(
             baseline=None,
             estimates=(),
             trust=f"There were no labelled domains to fit on{why}: these are estimates of calibrated models, and their "
-            "spread is no interval; give labelled domains of other sites to get one.",
+            f"spread is no interval; give labelled domains of other sites to get one.{instead}",
             **shared,  # type: ignore[arg-type]
         )
     if method.name in fitted.unusable:

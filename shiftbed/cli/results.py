@@ -23,6 +23,7 @@ from shiftbed.cli.shared import (
     plural,
     word,
 )
+from shiftbed.errors import ShiftbedError
 
 NEAR_FAR = "near-far"
 
@@ -126,7 +127,8 @@ def best(
     if export:
         path = made.weights.with_suffix(".onnx")
         export_onnx(load(made.weights), path)
-        console.print(f"ONNX: {path}", highlight=False, soft_wrap=True)
+        written = ", ".join(str(one) for one in sorted(path.parent.glob(f"{path.name}*")))
+        console.print(f"ONNX: {written}", highlight=False, soft_wrap=True)
     test = shlex.quote(f"{about['dataset']}/{about['test_domains'][0]}")
     files = "".join(f" --code {path}" for path in code or [])
     where = word(made.weights.parent)
@@ -137,7 +139,9 @@ def best(
 @app.command()
 def predictions(
     run: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
-    on: Annotated[str | None, typer.Option(help="The dataset to predict; by default the one it learned from.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="The dataset, by default the one it learned from; or a folder of images.")
+    ] = None,
     domains: Annotated[str, typer.Option(help="Its domains, separated by commas; all by default.")] = "",
     csv: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
     code: Code = None,
@@ -146,6 +150,8 @@ def predictions(
     from shiftbed.report.models import predictions as predict
 
     load_classes(code)
+    if csv is not None and not csv.parent.is_dir():
+        raise ShiftbedError(f"There is no folder {csv.parent} for {csv.name}; make it first.")
     text = predict(run, on, names(domains))
     if csv is None:
         print(text, end="")

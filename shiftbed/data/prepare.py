@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from shiftbed.data.arrays import check_counts, write_arrays
@@ -93,6 +94,7 @@ def _prepare_own(
     listing = list_manifest(path) if path.suffix.lower() in MANIFESTS else list_folder(path)
     if size_class not in (None, "small", "large"):
         raise DataError(f"There is no size class '{size_class}'; choose small or large.")
+    _note_missing_classes(listing)
     content = listing.content()
     fingerprint = content.fingerprint()
     card = Card(
@@ -128,6 +130,16 @@ def _prepare_own(
             on_progress=partial(on_progress, "packing"),
         )
     return Prepared(read_card(pack_folder(name)), left_out, content.duplicates())
+
+
+def _note_missing_classes(listing: Listing) -> None:
+    """Warns of classes that a domain lacks: measures of shift compare what all domains have."""
+    there = {(one.domain, one.label) for one in listing.examples}
+    lacking = [pair for pair in product(listing.domains, listing.classes) if pair not in there]
+    if lacking:
+        shown = "; ".join(f"'{domain}' has no '{label}'" for domain, label in lacking[:3])
+        more = f"; and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        warnings.warn(f"Not all domains have all classes: {shown}{more}.", stacklevel=4)
 
 
 def _guess_size_class(listing: Listing) -> str:

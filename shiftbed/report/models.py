@@ -12,6 +12,7 @@ import numpy as np
 
 from shiftbed.data import MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
+from shiftbed.data.examples import images_in
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.selection import SELECTIONS, Choice, JobRecords
@@ -24,6 +25,7 @@ from shiftbed.training.run import JobFiles, one_thread
 from shiftbed.training.store import LocalStore, read_json
 from shiftbed.training.trainer import Trainer
 
+COLUMNS = ("domain", "path", "label", "prediction", "confidence", "role")
 OF_BLIND = "blind.json"  # beside a model that was chosen from a sealed sweep: where that is
 
 
@@ -132,7 +134,7 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
 
     Args:
         run: The folder of a trained model.
-        dataset: The dataset; by default the one that it was trained on.
+        dataset: The dataset, by default the one that it was trained on; or a folder of images without labels.
         domains: Its domains; all by default.
 
     Raises:
@@ -140,6 +142,9 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
     """
     model: Model = load(run)
     folder = weights_file(Path(run)).parent
+    files = images_in(Path(dataset)) if dataset is not None and Path(dataset).is_dir() else []
+    if files:
+        return _of_files(model, files)
     dataset = dataset or _trained_on(folder)
     data = load_dataset(dataset)
     roles = _roles(folder, data)
@@ -156,7 +161,7 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
     _refuse_sealed_test(folder, domains or known)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["domain", "path", "label", "prediction", "confidence", "role"])
+    writer.writerow(COLUMNS)
     for domain in data.domains:
         if domains and domain.name not in domains:
             continue
@@ -168,6 +173,16 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
         for path, label, guess, confidence, role in rows:
             said = data.card.classes[label] if label >= 0 else ""
             writer.writerow([domain.name, path, said, model.classes[guess], f"{confidence:.4f}", role])
+    return text.getvalue()
+
+
+def _of_files(model: Model, files: Sequence[Path]) -> str:
+    """What a model says of image files, as CSV; of labels nothing is known."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for path, shares in zip(files, model.predict(files), strict=True):
+        writer.writerow([path.parent.name, path.name, "", model.classes[shares.argmax()], f"{shares.max():.4f}", ""])
     return text.getvalue()
 
 

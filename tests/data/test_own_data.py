@@ -126,6 +126,14 @@ def test_changed_content_is_another_version_and_unchanged_content_is_not_packed_
         assert prepare(str(folder)).card.version != first
 
 
+def test_classes_that_a_domain_lacks_are_named(tmp_path, root):
+    for place in ("a/x", "a/y", "b/x", "b/y", "c/x"):
+        (tmp_path / "sites" / place).mkdir(parents=True)
+        picture(8, 8, seed=sum(map(ord, place))).save(tmp_path / "sites" / place / "0.png")
+    with pytest.warns(UserWarning, match="Not all domains have all classes: 'c' has no 'y'."):
+        prepare(str(tmp_path / "sites"))
+
+
 def test_names_are_composed_however_the_file_system_writes_them(tmp_path, root):
     for domain in (unicodedata.normalize("NFD", "Köln"), "Rom"):
         path = tmp_path / "sites" / domain / unicodedata.normalize("NFD", "Tür") / "a.png"
