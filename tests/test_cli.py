@@ -355,13 +355,15 @@ def test_a_sweep_goes_to_domainbed_s_format_and_back(shiftbed, tmp_path):
 def test_a_place_that_cannot_be_written_is_one_sentence(shiftbed, tmp_path):
     (tmp_path / "afile").touch()
     shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps", "1", "--out", "run")
-    for command in (
-        ("predictions", "run", "--csv", "afile/x.csv"),
-        ("predictions", "run", "--csv", "nowhere/x.csv"),
-        ("shift", "ColoredDigits", "--measures", "mmd", "--most", "40", "--runs", "1", "--out", "afile"),
+    unwritable = "cannot be read or written"
+    for command, words in (
+        (("predictions", "run", "--csv", "afile/x.csv"), "There is no folder afile for x.csv"),
+        (("predictions", "run", "--csv", "nowhere/x.csv"), "There is no folder nowhere for x.csv"),
+        (("predictions", "run", "--csv", str(tmp_path)), unwritable),
+        (("shift", "ColoredDigits", "--measures", "mmd", "--most", "40", "--runs", "1", "--out", "afile"), unwritable),
     ):
         said = shiftbed(*command)
-        assert said.code == 1 and "cannot be read or written" in said.err and "Error in" not in said.err
+        assert said.code == 1 and words in said.err and "Error in" not in said.err
 
 
 def test_a_model_says_what_it_cannot_look_at(shiftbed, tmp_path):
