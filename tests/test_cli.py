@@ -405,3 +405,4 @@ def test_images_without_labels_are_predicted_file_by_file(shiftbed, tmp_path):
     header, row = shiftbed("predictions", run, "--on", str(folder)).out.splitlines()
     assert header == "domain,path,label,prediction,confidence,role"
     assert row.split(",") == ["unlabelled", "first.png", "", *known[3:5], ""]
+    assert "which has no domains" in shiftbed("predictions", run, "--on", str(folder), "--domains", "0").err

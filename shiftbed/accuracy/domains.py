@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shiftbed.accuracy.extraction import DomainImages, Images
+from shiftbed.accuracy.extraction import AnyModel, DomainImages, Images
 from shiftbed.data import card, load
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
@@ -14,7 +14,7 @@ from shiftbed.data.finding import walk_images
 from shiftbed.errors import DataError, ShiftbedError
 from shiftbed.hashing import digest
 from shiftbed.training.job import Job
-from shiftbed.training.model import job_of
+from shiftbed.training.model import Model, job_of
 
 STANDARD = tuple(name for name in CORRUPTIONS if CORRUPTIONS[name].family != "bar")
 SEVERITIES = (1, 3, 5)
@@ -60,26 +60,13 @@ def corrupted(
     return [DomainImages(CLEAN, source.id, source.images, source.labels, CLEAN), *made]
 
 
-def of_one_size(source: DomainImages, shape: Sequence[int]) -> DomainImages:
-    """The same images at the size that a network takes, where they differ in size: corruptions take one.
-
-    Args:
-        source: Images as bytes.
-        shape: What the network takes, C×H×W.
-    """
-    from PIL import Image
-
+def of_one_size(source: DomainImages, model: AnyModel) -> DomainImages:
+    """The same images where they are of one size, else at the one that a model takes: corruptions take one."""
     images = source.images()
-    if isinstance(images, np.ndarray) or len(shape) != 3 or not all(isinstance(one, np.ndarray) for one in images):
+    if isinstance(images, np.ndarray) or not isinstance(model, Model):
         return source
-    height, width = shape[1:]
-
-    def made() -> np.ndarray:
-        channels = (np.asarray(one).transpose(2, 0, 1) for one in images)
-        resized = ([Image.fromarray(c).resize((width, height), Image.Resampling.BOX) for c in one] for one in channels)
-        return np.stack([np.stack([np.asarray(channel) for channel in one], axis=-1) for one in resized])
-
-    return DomainImages(source.name, digest([source.id, height, width])[:32], made, source.labels, source.group)
+    key = digest([source.id, *model.about["input_shape"]])[:32]
+    return DomainImages(source.name, key, partial(model.resized, images), source.labels, source.group)
 
 
 def held_out(run: Path, most: int = MOST) -> DomainImages:

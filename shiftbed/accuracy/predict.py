@@ -185,9 +185,9 @@ def predict_accuracy(
     if not 0 < level < 1:
         raise DataError(f"An interval holds with a probability between 0 and 1, not {level:g}.")
     run = Path(model) if isinstance(model, str | Path) else None
-    predictor = load(run, device) if run is not None else model
+    predictor: AnyModel = load(model, device) if isinstance(model, str | Path) else model
     folder = weights_file(run).parent if run is not None else None
-    extract = Extractor(predictor, LocalStore(folder) if folder else None)  # type: ignore[arg-type]
+    extract = Extractor(predictor, LocalStore(folder) if folder else None)
     classes = predictor.classes if isinstance(predictor, Model) else ()
     unlabelled = target(str(images), classes) if isinstance(images, str | Path) else DomainImages.of("images", images)
     outputs = extract(unlabelled)
@@ -199,10 +199,9 @@ def predict_accuracy(
     _same_classes(outputs, reference_outputs, classes)
     if chosen.missing(reference_outputs):
         raise cannot(chosen, reference_outputs)
-    shape = predictor.about["input_shape"] if isinstance(predictor, Model) else ()
     why = ""
     try:
-        found = _labelled(domains, known, classes, seen, shape)
+        found = _labelled(domains, of_one_size(known, predictor), classes, seen)
         to_fit = [domain for domain in found if domain.id != unlabelled.id]
     except DataError as error:
         if domains is not None:
@@ -292,13 +291,12 @@ def _labelled(
     source: DomainImages,
     classes: Sequence[str],
     seen: Seen,
-    shape: Sequence[int],
 ) -> list[DomainImages]:
     if isinstance(domains, str):
         return unseen(domains, classes, seen)
     if domains is not None:
         return [DomainImages.of(name, some, np.asarray(labels)) for name, (some, labels) in domains.items()]
-    return corrupted(of_one_size(sampled(source), shape))
+    return corrupted(sampled(source))
 
 
 def _same_classes(outputs: Outputs, source: Outputs, classes: Sequence[str]) -> None:

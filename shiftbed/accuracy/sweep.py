@@ -72,8 +72,7 @@ def predict_sweep(
         if not mine:
             continue
         source = held_out(_folder(folder, mine[0]), images)
-        shape = load(_folder(folder, mine[0]), device).about["input_shape"]
-        labelled = _to_fit(of_one_size(source, shape), severities)
+        labelled = _to_fit(of_one_size(source, load(_folder(folder, mine[0]), device)), severities)
         for job in mine:
             on_progress("predicting accuracies", len({row["job"] for row in rows}), len(jobs))
             extract = Extractor(load(_folder(folder, job), device))

@@ -20,8 +20,8 @@ def differences(one: str, two: str) -> list[tuple[str, Any, Any]]:
     Raises:
         ShiftbedError: One of them is none of these, or they are of different kinds.
     """
-    sweeps = [name for name in (one, two) if len([*Path(name).glob("jobs/*/job.json")]) > 1]
-    (kind, left), (other, right) = (_read(name, bool(sweeps)) for name in (one, two))
+    as_sweeps = any(len([*Path(name).glob("jobs/*/job.json")]) > 1 for name in (one, two))
+    (kind, left), (other, right) = (_read(name, as_sweeps) for name in (one, two))
     if kind != other:
         raise ShiftbedError(f"{one} is a {kind} and {two} is a {other}; compare two of a kind.")
     left, right = _flat(left), _flat(right)

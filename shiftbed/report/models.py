@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,6 @@ from shiftbed.training.run import JobFiles, one_thread
 from shiftbed.training.store import LocalStore, read_json
 from shiftbed.training.trainer import Trainer
 
-COLUMNS = ("domain", "path", "label", "prediction", "confidence", "role")
 OF_BLIND = "blind.json"  # beside a model that was chosen from a sealed sweep: where that is
 
 
@@ -140,12 +139,29 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
     Raises:
         StoreError: The folder does not say what the model was trained on, and no dataset is named.
     """
-    model: Model = load(run)
-    folder = weights_file(Path(run)).parent
+    model, folder = load(run), weights_file(Path(run)).parent
     files = images_in(Path(dataset)) if dataset is not None and Path(dataset).is_dir() else []
-    if files:
-        return _of_files(model, files)
-    dataset = dataset or _trained_on(folder)
+    if files and domains:
+        raise ShiftbedError(f"{dataset} is a folder of images, which has no domains; leave them out.")
+    rows = _of_files(model, files) if files else _of_dataset(model, folder, dataset or _trained_on(folder), domains)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["domain", "path", "label", "prediction", "confidence", "role"])
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+Said = tuple[str, str | Path, str, str, str, str]  # a row: domain, path, label, prediction, confidence, role
+
+
+def _of_files(model: Model, files: Sequence[Path]) -> Iterator[Said]:
+    """What a model says of image files, of whose labels nothing is known."""
+    for path, (said, confidence) in zip(files, _says(model, files), strict=True):
+        yield path.parent.name, path.name, "", said, confidence, ""
+
+
+def _of_dataset(model: Model, folder: Path, dataset: str, domains: Sequence[str]) -> Iterator[Said]:
+    """What a model says of a dataset."""
     data = load_dataset(dataset)
     roles = _roles(folder, data)
     other = [name for name in data.card.classes if name not in model.classes]
@@ -159,31 +175,18 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
         if name not in known:
             raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")
     _refuse_sealed_test(folder, domains or known)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for domain in data.domains:
-        if domains and domain.name not in domains:
-            continue
-        probabilities = model.predict(domain.inputs)
-        guesses, labels = probabilities.argmax(1), np.asarray(domain.labels)
-        confidences = probabilities.max(1)
-        roles_here = roles.get(domain.name, [""] * len(labels))
-        rows = zip(example_names(dataset, domain.name), labels, guesses, confidences, roles_here, strict=True)
-        for path, label, guess, confidence, role in rows:
-            said = data.card.classes[label] if label >= 0 else ""
-            writer.writerow([domain.name, path, said, model.classes[guess], f"{confidence:.4f}", role])
-    return text.getvalue()
+    for domain in (domain for domain in data.domains if not domains or domain.name in domains):
+        labels = [data.card.classes[label] if label >= 0 else "" for label in domain.labels]
+        played = roles.get(domain.name, [""] * len(labels))
+        says = _says(model, domain.inputs)
+        for path, label, said, role in zip(example_names(dataset, domain.name), labels, says, played, strict=True):
+            yield domain.name, path, label, *said, role
 
 
-def _of_files(model: Model, files: Sequence[Path]) -> str:
-    """What a model says of image files, as CSV; of labels nothing is known."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for path, shares in zip(files, model.predict(files), strict=True):
-        writer.writerow([path.parent.name, path.name, "", model.classes[shares.argmax()], f"{shares.max():.4f}", ""])
-    return text.getvalue()
+def _says(model: Model, images: Any) -> Iterator[tuple[str, str]]:
+    """The class that a model chooses for each image, and how sure it is."""
+    for shares in model.predict(images):
+        yield model.classes[shares.argmax()], f"{shares.max():.4f}"
 
 
 def _refuse_sealed_test(folder: Path, domains: Sequence[str]) -> None:

@@ -116,8 +116,15 @@ class Model:
         if self._augmentation.size is not None:
             sizes = np.array([array.shape[:2] for array in arrays])
             return augment(padded(arrays).to(device), self._augmentation.evaluation(sizes).to(device))
-        tensors = [self._resized(torch.from_numpy(array).permute(2, 0, 1)[None]) for array in arrays]
-        return as_model_input(torch.cat(tensors).to(device))
+        return as_model_input(self._together(arrays).to(device))
+
+    def resized(self, images: Sequence[Any]) -> np.ndarray:
+        """Images of any sizes as bytes N×H×W×C, at the size that the network was trained on."""
+        arrays = [_as_array(image, self.about["input_shape"][0]) for image in images]
+        return self._together(arrays).permute(0, 2, 3, 1).contiguous().numpy()
+
+    def _together(self, arrays: Sequence[np.ndarray]) -> torch.Tensor:
+        return torch.cat([self._resized(torch.from_numpy(array).permute(2, 0, 1)[None]) for array in arrays])
 
     def _refuse_channels(self, given: int) -> None:
         needs = self.about["input_shape"][0]

@@ -14,6 +14,8 @@ from shiftbed.accuracy.predict import predict_accuracy
 from shiftbed.data import card
 from shiftbed.data.dataset import Domain, FixedDomains, MultiDomainDataset
 from shiftbed.errors import DataError
+from shiftbed.training.model import Model
+from tests.algorithms.common import build
 
 ROOT = Path(__file__).parents[2]
 CLASSES = ("0", "1")
@@ -108,15 +110,17 @@ def test_the_page_says_what_the_study_found():
 
 def test_images_of_different_sizes_are_corrupted_at_the_size_that_the_network_takes():
     random = np.random.default_rng(0)
-    images = [random.integers(0, 256, (side, side + 2, 3), dtype=np.uint8) for side in (8, 12, 16)]
+    images = [random.integers(0, 256, (side, 2 * side - 8, 3), dtype=np.uint8) for side in (8, 12, 16)]
     images.append(np.full((20, 20, 3), 77, np.uint8))
     source = DomainImages.of("mixed", images, np.arange(4) % 2)
     with pytest.raises(DataError, match="images of one size"):
         corrupted(source)
-    whole = of_one_size(source, (3, 8, 10))
+    about = {"input_shape": (3, 8, 8), "preprocessing": {"augmentation": {}}}
+    model = Model(build("ERM", shape=(3, 8, 8)), CLASSES, about)
+    whole = of_one_size(source, model)
     found = corrupted(whole, names=["brightness"], severities=[1])
-    assert [one.images().shape for one in found] == [(4, 8, 10, 3)] * 2
+    assert [one.images().shape for one in found] == [(4, 8, 8, 3)] * 2
     assert (whole.images()[0] == images[0]).all() and (whole.images()[3] == 77).all()
     assert whole.id != source.id and (found[0].labels == source.labels).all()
     same = DomainImages.of("same", np.stack([images[0]] * 2))
-    assert of_one_size(same, (3, 4, 4)) is same
+    assert of_one_size(same, model) is same
