@@ -90,10 +90,13 @@ def bounds_of(
                 "it must give one class number for each."
             )
         errors.append(float((predicted != side.labels).mean()))
-    concept = [one.value for one in disagreements(p, q, settings)]
+    concept = disagreements(p, q, settings)
     found = discrepancy(p, q, settings, max(len(p.classes), 2))
-    covariate = 1.0 if found.failed else max(0.0, found.value)  # it is at most 1, with which the bounds hold still
-    return Bounds(errors[0], errors[1], covariate, min(concept), max(concept))
+    # Where networks learned nothing, the bounds hold with the most or the least that a shift can be.
+    covariate = 1.0 if found.failed else max(0.0, found.value)
+    least = min(1.0 if one.failed else one.value for one in concept)
+    most = max(0.0 if one.failed else one.value for one in concept)
+    return Bounds(errors[0], errors[1], covariate, least, most)
 
 
 def unlearned(dataset: MultiDomainDataset, run: str | Path) -> MultiDomainDataset:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,14 +11,17 @@ from torch import nn
 
 from shiftbed.errors import DataError
 from shiftbed.shift.estimates import ShiftEstimate
-from shiftbed.shift.fitting import Labeller, Scale, in_batches, learn_labels, make_network, train
+from shiftbed.shift.fitting import Labeller, Scale, ever_slower, in_batches, learn_labels, make_network, train
 from shiftbed.shift.measures import Settings, estimate, measure, share_error
 from shiftbed.shift.samples import Sample, comparable
 
 HELD_OUT = 0.5  # of each side, for the discrepancy
 HELD_OUT_LABELS = 0.2  # of each side, for the labelling functions
-ATTEMPTS, SLOWER = 3, 10  # if training comes to nothing: how often, each time so much slower
 FAILED = "the networks do not differ more on one side even where they were trained to: this says nothing of the shift"
+UNTAUGHT = (
+    "a labelling function is right no more often than the most frequent class, even on the examples that it learned "
+    "from: this says nothing of the shift"
+)
 
 
 class Pair(nn.Module):
@@ -77,13 +80,11 @@ class Discrepancy:
 
     @property
     def failed(self) -> bool:
-        """Whether training came to nothing: sure networks that agree everywhere, or nowhere, have no gradient left."""
-        return has_failed(self.on_training)
+        """Whether training came to nothing: sure networks that agree everywhere, or nowhere, have no gradient left.
 
-
-def has_failed(on_training: float) -> bool:
-    """Whether a discrepancy says nothing: chance alone gives more than 0 on the examples that were trained on."""
-    return on_training <= 0
+        Chance alone gives more than 0 on the examples that were trained on.
+        """
+        return self.on_training <= 0
 
 
 def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> Discrepancy:
@@ -103,9 +104,9 @@ def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> D
     scale = Scale.of(np.concatenate([fit.inputs for fit, _ in parts]))
     (fit_p, held_p), (fit_q, held_q) = ([scale(part.inputs, settings.device) for part in both] for both in parts)
     ways = (((fit_p, fit_q), (held_p, held_q)), ((fit_q, fit_p), (held_q, held_p)))
-    for rate in (settings.rate / SLOWER**attempt for attempt in range(ATTEMPTS)):
+    for attempt in ever_slower(settings):
         found = max(
-            (_trained(fit, held, outputs, replace(settings, rate=rate)) for fit, held in ways),
+            (_trained(fit, held, outputs, attempt) for fit, held in ways),
             key=lambda one: np.nan_to_num(one.soft_on_training, nan=-1.0),
         )
         if not found.failed:
@@ -197,6 +198,8 @@ class Disagreement:
         floor: How often two functions learned on halves of this one domain disagree there.
         error: The standard error of `value`.
         count: The examples.
+        gain: By how much the labelling functions are right more often than the most frequent class, on what they
+            learned from; the least of both domains.
     """
 
     value: float
@@ -204,17 +207,24 @@ class Disagreement:
     floor: float
     error: float
     count: int
+    gain: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether a labelling function learned nothing."""
+        return self.gain <= 0
 
 
 def disagreements(p: Sample, q: Sample, settings: Settings) -> tuple[Disagreement, Disagreement]:
     """How often the labelling functions of p and q disagree on examples of p, and on those of q."""
     sides = [labelling_function(one, settings) for one in (p, q)]
+    gain = min(labeller.gain for side in sides for labeller in (side.labeller, side.twin))
     found = []
     for own, other in (sides, sides[::-1]):
         x, labels = own.held_out.inputs, np.asarray(own.held_out.labels)
         here, there, again = own.labeller(x), other.labeller(x), own.twin(x)
         value, by_labels, floor = (float(np.mean(x)) for x in (here != there, there != labels, here != again))
-        found.append(Disagreement(value, by_labels, floor, share_error(value, len(labels)), len(labels)))
+        found.append(Disagreement(value, by_labels, floor, share_error(value, len(labels)), len(labels), gain))
     return found[0], found[1]
 
 
@@ -233,13 +243,14 @@ def _concept(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
         estimate(
             name,
             one.value,
-            one.error,
+            None if one.failed else one.error,
             one.count,
             highest=1.0,
             no_shift=one.floor,
-            notes=notes,
+            notes=(*notes, UNTAUGHT) if one.failed else notes,
             above_floor=max(0.0, one.value - one.floor),
             by_labels=labels,
+            gain=one.gain,
         )
         for name, one, labels in zip(("concept-min", "concept-max"), ordered, by_labels, strict=True)
     ]

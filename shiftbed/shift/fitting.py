@@ -1,8 +1,8 @@
 """Networks that measures train from scratch: one loop, and the scale of what they see."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from shiftbed.training.device import default_precision, find_runtime, numerics
 
 BATCH = 512
 WIDTH = 64
+ATTEMPTS, SLOWER = 3, 10  # if training comes to nothing: how often, each time so much slower
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ def train(
         network.eval()
 
 
+def ever_slower(settings: Settings) -> Iterator[Settings]:
+    """The settings, and the same at lower rates, for when training came to nothing."""
+    return (replace(settings, rate=settings.rate / SLOWER**attempt) for attempt in range(ATTEMPTS))
+
+
 @torch.no_grad()
 def in_batches(function: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
     """A function of all examples, a few hundred at a time."""
@@ -104,12 +110,17 @@ def in_batches(function: Callable[[torch.Tensor], torch.Tensor], inputs: torch.T
 
 @dataclass(frozen=True, eq=False)
 class Labeller:
-    """What the labels of a sample teach: from an example to its class."""
+    """What the labels of a sample teach: from an example to its class.
+
+    Attributes:
+        gain: By how much it is right more often than the most frequent class, on the examples that it learned from.
+    """
 
     network: nn.Module
     scale: Scale
     classes: np.ndarray
     device: str
+    gain: float
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """The class that each example would have in the domain this was learned on."""
@@ -118,12 +129,21 @@ class Labeller:
 
 
 def learn_labels(sample: Sample, settings: Settings, seed: int) -> Labeller:
-    """Learns the labels of a sample with a network from scratch."""
+    """Learns the labels of a sample with a network from scratch; again at a lower rate, if it learned nothing."""
     scale = Scale.of(sample.inputs)
     x = scale(sample.inputs, settings.device)
     y = torch.from_numpy(np.searchsorted(sample.classes, np.asarray(sample.labels))).to(settings.device)
-    with torch.random.fork_rng(), torch.enable_grad():
-        torch.manual_seed(seed)
-        network = make_network(sample.inputs, len(sample.classes), settings)
-        train([network], lambda rows: nn.functional.cross_entropy(network(x[rows]), y[rows]), [len(x)], settings, seed)
-    return Labeller(network, scale, sample.classes, settings.device)
+    most = float(y.bincount().max() / len(y))
+    for attempt in ever_slower(settings):
+        with torch.random.fork_rng(), torch.enable_grad():
+            torch.manual_seed(seed)
+            network = make_network(sample.inputs, len(sample.classes), settings)
+
+            def objective(rows: torch.Tensor, network: nn.Module = network) -> torch.Tensor:
+                return nn.functional.cross_entropy(network(x[rows]), y[rows])
+
+            train([network], objective, [len(x)], attempt, seed)
+        gain = float((in_batches(network, x).argmax(1) == y).float().mean()) - most
+        if gain > 0:
+            break
+    return Labeller(network, scale, sample.classes, settings.device, gain)

@@ -1,6 +1,5 @@
 """NICO++'s Table 1: covariate and concept shift of a dataset, over random domains and classes."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from scipy import stats
 
 from shiftbed.data import MultiDomainDataset, card
 from shiftbed.errors import DataError
-from shiftbed.shift.concept import has_failed
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.features import open_dataset, samples_of
 from shiftbed.shift.kept import Kept, NotMeasuredError
@@ -83,8 +81,8 @@ def covariate_and_concept(
 
     Departures from the paper: it names no loss, no optimizer but its rate, and not where values are read. Here the loss
     is half the sum of absolute differences, the optimizer has momentum 0.9 and a rate that falls along a cosine, and
-    values are read on held-out examples; the covariate shift on training examples is in the details. Where the networks
-    of the covariate shift learn nothing at the paper's rate, they are trained again at a lower one.
+    values are read on held-out examples; the covariate shift on training examples is in the details. Where networks
+    learn nothing at the paper's rate, they are trained again at a lower one.
 
     Args:
         dataset: Any dataset.
@@ -124,8 +122,8 @@ def nico_table_1(
 ) -> dict[str, ShiftEstimate]:
     """Covariate and concept shift of a dataset: the mean over runs by the paper's names, and what training shows.
 
-    Runs in which the networks of the covariate shift learned nothing say nothing, so that they do not count; where no
-    run does, there is no covariate shift in what is returned.
+    A measure of a run whose networks learned nothing says nothing, so that it does not count; where no run does, there
+    is no such measure in what is returned.
 
     Args:
         dataset: Any dataset.
@@ -144,7 +142,7 @@ def nico_table_1(
         key = [about.name, about.version, run, {name: str(options[name]) for name in sorted(options)}]
         found.append(kept.get(key, partial(covariate_and_concept, opened or dataset, run, **options)))
     by_measure: dict[str, list[ShiftEstimate]] = {}
-    for one in (one for of_run in found for one in of_run if not has_failed(one.details.get(ON_TRAINING, math.inf))):
+    for one in (one for of_run in found for one in of_run if one.standard_error is not None):
         by_measure.setdefault(MEASURES[one.name], []).append(one)
         if ON_TRAINING in one.details:
             by_measure.setdefault(TRAINED_ON, []).append(replace(one, value=one.details[ON_TRAINING]))

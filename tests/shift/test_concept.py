@@ -9,7 +9,7 @@ import torch
 from shiftbed.errors import DataError
 from shiftbed.shift import bounds, fitting
 from shiftbed.shift.bounds import Bounds, bounds_of, deviation, finite_sample_terms
-from shiftbed.shift.concept import FAILED, disagreements, discrepancy, labelling_function
+from shiftbed.shift.concept import FAILED, UNTAUGHT, disagreements, discrepancy, labelling_function
 from shiftbed.shift.measures import Settings, take
 from shiftbed.shift.samples import sample
 
@@ -64,7 +64,10 @@ def test_networks_that_learned_nothing_say_so_instead_of_no_shift():
     (found,) = take("covariate", *apart, too_fast)
     assert found.interval is None and found.standard_error is None
     assert found.notes == (FAILED,)
-    assert bounds_of(lambda x: np.zeros(len(x), int), *apart, too_fast).covariate == 1.0
+    for one in take("concept", *apart, too_fast):
+        assert one.interval is None and one.standard_error is None and UNTAUGHT in one.notes
+    bounds = bounds_of(lambda x: np.zeros(len(x), int), *apart, too_fast)
+    assert (bounds.covariate, bounds.lower, bounds.upper) == (1.0, 0.0, 1.0)
     (alike,) = take("covariate", sample("p", normal(2000)), sample("q", normal(2000, seed=1)), QUICK)
     assert alike.interval is not None and FAILED not in alike.notes
 
@@ -129,6 +132,14 @@ def test_disagreement_is_read_on_examples_that_no_labelling_function_saw():
     for one in (first, second):
         assert one.floor == pytest.approx(0.5, abs=0.2) and one.labels == pytest.approx(0.5, abs=0.2)
         assert one.count == 80
+
+
+def test_labels_that_are_not_learned_at_a_high_rate_are_learned_at_a_lower_one():
+    p, q = prototypes("p", [1] * 4, [0, 1, 2, 3]), prototypes("q", [1] * 4, [1, 2, 3, 0], seed=1)
+    too_fast = Settings(steps=200, optimizer="sgd", rate=10.0)
+    assert fitting.learn_labels(p, too_fast, 0).gain == pytest.approx(0.75, abs=0.02)
+    found = take("concept", p, q, too_fast)
+    assert [one.value for one in found] == [1.0, 1.0] and all(one.interval is not None for one in found)
 
 
 def test_concept_shift_is_symmetric_and_a_labelling_function_is_learned_once():

@@ -235,10 +235,11 @@ def test_the_protocol_runs_and_runs_again_from_what_it_kept(tmp_path):
 
 def test_runs_that_learned_nothing_do_not_count_and_the_table_says_so(tmp_path, monkeypatch):
     def one_run(dataset, run, **options):
-        learned = float(run > 0)  # the first learns nothing
+        error = 0.01 if run > 0 else None  # the first learns nothing
         return [
-            ShiftEstimate("covariate", 0.3 * run, details={"on_training_examples": 0.4 * learned}),
-            *(ShiftEstimate(name, 0.1 * run) for name in ("concept-min", "concept-max")),
+            ShiftEstimate("covariate", 0.3 * run, error, details={"on_training_examples": 0.4 * (run > 0)}),
+            ShiftEstimate("concept-min", 0.1 * run, 0.01),
+            ShiftEstimate("concept-max", 0.1 * run, error),
         ]
 
     class Part:
@@ -254,6 +255,7 @@ def test_runs_that_learned_nothing_do_not_count_and_the_table_says_so(tmp_path, 
     assert found["covariate shift"]["mean"] == pytest.approx(0.45) and found["covariate shift"]["n"] == 2
     assert found["covariate shift"]["differs"] == {"runs": "2 here that learned anything, 3 in the paper"}
     assert found["concept shift (min)"]["mean"] == pytest.approx(0.1) and found["concept shift (min)"]["n"] == 3
+    assert found["concept shift (max)"]["mean"] == pytest.approx(0.15) and found["concept shift (max)"]["n"] == 2
     assert found[TRAINED_ON]["mean"] == pytest.approx(0.4)
     monkeypatch.setattr("shiftbed.shift.nico.covariate_and_concept", lambda dataset, run, **_: one_run(dataset, 0))
     assert "covariate shift" not in nico_table_1(small_dataset(4, 3), 2)
