@@ -43,6 +43,10 @@ class FeaturizerModule(nn.Module):
         """The module whose parameters bear the names that published weights have."""
         return self
 
+    def accelerate(self) -> None:
+        """Makes it ready for many steps on a GPU."""
+        self.compile()
+
     def train(self, mode: bool = True) -> "FeaturizerModule":
         """As of any module, but batch norms whose statistics are fixed keep using them.
 

@@ -13,6 +13,7 @@ from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, call_hook, 
 from shiftbed.algorithms.averaging import live_norms
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
+from shiftbed.networks import FeaturizerModule
 from shiftbed.protocols import Split
 from shiftbed.selection import SELECTIONS
 from shiftbed.training.augment import augmentation_words
@@ -80,9 +81,9 @@ class Trainer:
         if not (self.runtime.accelerate and entry.capturable):
             return None
         featurizer = getattr(self.algorithm, "featurizer", None)
-        if isinstance(featurizer, nn.Module) and not any(module._forward_hooks for module in featurizer.modules()):
+        if isinstance(featurizer, FeaturizerModule) and not any(one._forward_hooks for one in featurizer.modules()):
             torch._dynamo.config.recompile_limit = 64  # one for each batch size; beyond it steps would run plainly
-            featurizer.compile()
+            featurizer.accelerate()
         return CapturedStep(self._make_step)
 
     def advance(self) -> dict[str, Any]:

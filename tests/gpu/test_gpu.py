@@ -1,15 +1,17 @@
 """What needs a GPU: every algorithm there, captured steps against plain ones, and exact resume."""
 
+import copy
 import hashlib
 
 import numpy as np
 import pytest
 import torch
 
+from shiftbed import networks
 from shiftbed.algorithms import ALGORITHMS, Batches, call_hook
 from shiftbed.networks import FeaturizerModule
 from shiftbed.protocols import LeaveOut
-from shiftbed.training.device import Runtime
+from shiftbed.training.device import Runtime, numerics
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe
 from shiftbed.training.run import JobFiles, run_job
@@ -85,6 +87,32 @@ def test_captured_steps_are_the_plain_ones(name, monkeypatch):
         losses.append([float(trainer.advance()["loss"]) for _ in range(40)])
         assert accelerate == (trainer._captured is not None and trainer._captured.replays)
     assert np.allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bf16", 0.03)])
+def test_the_kernels_of_the_mnist_network_give_what_its_modules_give(precision, tolerance):
+    plain = networks.Featurizer((2, 28, 28), {"network": "mnist-convnet"}).cuda().to(memory_format=torch.channels_last)
+    fused, x = copy.deepcopy(plain), torch.rand(40, 2, 28, 28, device="cuda")
+    fused.accelerate()
+    probe, found = torch.randn(40, fused.n_outputs, device="cuda"), []
+    with numerics(precision, Runtime("cuda")):
+        for network in (plain, fused):
+            features = network(x)
+            gradients = torch.autograd.grad((features.float() * probe).sum(), network.parameters())
+            found.append([features, *gradients])
+    for one, other in zip(*found, strict=True):
+        assert (one.float() - other.float()).norm() <= tolerance * one.float().norm()
+
+
+def test_steps_with_kernels_of_their_own_learn_as_plain_ones_and_repeat_themselves():
+    how = recipe("quick", "ColoredDigits", steps=60, network="mnist-convnet", precision="float32")
+    one = make_job("ColoredDigits", "ERM", LeaveOut(("-90%",)), how)
+    losses = []
+    for accelerate in (True, True, False):
+        trainer = Trainer(one, Runtime("cuda", deterministic=True, accelerate=accelerate))
+        losses.append([float(trainer.advance()["loss"]) for _ in range(60)])
+    assert losses[0] == losses[1]
+    assert np.allclose(losses[0], losses[2], rtol=0.02) and losses[0] != losses[2]
 
 
 def test_captured_steps_take_streamed_images_of_different_sizes(tiny_colours, monkeypatch):
