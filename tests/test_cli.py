@@ -219,6 +219,9 @@ def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
     assert foreseen["low"] <= foreseen["accuracy"] <= foreseen["high"], "from its own held-out images"
     assert "no domain '+70%'" in shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=+70%").err
     assert "No finished job" in shiftbed("best", sweep, "--algorithm", "IRM").err
+    everywhere = shiftbed("best", sweep, "--all-domains", "--out", best)
+    assert "learned from all 3 domains" in everywhere.out and "at a new domain" in everywhere.out.replace("\n", " ")
+    assert "--test" in shiftbed("best", sweep, "--all-domains", "--test=-90%").err
 
 
 def test_a_pasted_class_becomes_a_model_and_every_step_s_weights_load(shiftbed, tmp_path):

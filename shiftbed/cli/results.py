@@ -85,55 +85,52 @@ def best(
     selection: Annotated[str, typer.Option(help="The rule that chooses.")] = "training-domain-validation",
     algorithm: Annotated[str | None, typer.Option(help="Only this algorithm.")] = None,
     test: Annotated[str, typer.Option(help="Only jobs that test these domains, separated by commas.")] = "",
+    all_domains: Annotated[
+        bool, typer.Option("--all-domains", help="Train it anew on all domains, for one that is in none of them.")
+    ] = False,
     device: Device = None,
     export: Annotated[str | None, typer.Option(help="onnx: write the network in this format too.")] = None,
     code: Code = None,
 ) -> None:
     """From a table to a model that loads.
 
-    Trains the chosen job again, to the step that was chosen.
+    Trains the chosen job again, to the step that was chosen; or, for use at a new place, on all domains.
     """
     from shiftbed.audit.ledger import read_tables
+    from shiftbed.report import choosing
     from shiftbed.report.live import work_bar
-    from shiftbed.report.models import best as find_best
     from shiftbed.report.models import export_onnx
     from shiftbed.selection import SELECTIONS
     from shiftbed.sweeps.blind import is_sealed
-    from shiftbed.tables.table import ORACLE_MARK
     from shiftbed.training.model import load
     from shiftbed.training.store import LocalStore
 
     one_of(export, ("onnx",), "format")
+    if all_domains and test:
+        raise ShiftbedError("--all-domains trains on every domain, so that none is left for --test; give one of them.")
     load_classes(code)
     if SELECTIONS[selection].oracle:
         read_tables(folder, [selection])  # its looks at test domains are written down
+    verb = choosing.best_everywhere if all_domains else partial(choosing.best, test=names(test))
     with work_bar(console) as show:
-        bar = partial(show, "training")
-        made = find_best(
-            folder, out, selection=selection, algorithm=algorithm, test=names(test), device=device, on_step=bar
+        made: choosing.Best | choosing.Everywhere = verb(
+            folder, out, selection=selection, algorithm=algorithm, device=device, on_step=partial(show, "training")
         )
-    about = made.job.description
-    tests = ", ".join(about["test_domains"])
-    who = f"{about['algorithm']}, draw {about['draw']}, trial {about['trial']}, step {made.choice.step}"
-    mark = ORACLE_MARK if SELECTIONS[selection].oracle else ""
-    words = f"{selection} chose {who}, tested on {tests} (score {made.choice.score:.4f}{mark})."
-    words += f" {mark} chosen with the test domain's labels." if mark else ""
-    if not test:
-        words += " Of the algorithm that scores best over all test domains, it is the one with the best score."
-    console.print(words, markup=False, highlight=False, soft_wrap=True)
-    if not made.same:
-        console.print("Its record came out a little different: it was made with another torch, device or precision.")
+    console.print(made.words, markup=False, highlight=False, soft_wrap=True)
     console.print(f"Weights: {made.weights}", highlight=False, soft_wrap=True)
     if export:
         path = made.weights.with_suffix(".onnx")
         export_onnx(load(made.weights), path)
         written = ", ".join(str(one) for one in sorted(path.parent.glob(f"{path.name}*")))
         console.print(f"ONNX: {written}", highlight=False, soft_wrap=True)
-    test = shlex.quote(f"{about['dataset']}/{about['test_domains'][0]}")
     files = "".join(f" --code {path}" for path in code or [])
     where = word(made.weights.parent)
+    if isinstance(made, choosing.Everywhere):
+        return next_command(f"shiftbed predict {where} --on FOLDER{files}", f"shiftbed predictions {where}{files}")
+    about = made.job.description
+    tested = word(f"{about['dataset']}/{about['test_domains'][0]}")
     shown = [] if is_sealed(LocalStore(folder)) else [f"shiftbed predictions {where}{files}"]
-    next_command(*shown, f"shiftbed predict {where} --on {test}{files}")
+    return next_command(*shown, f"shiftbed predict {where} --on {tested}{files}")
 
 
 @app.command()

@@ -1,128 +1,20 @@
-"""From results to a model: the job that a rule chooses, trained again to its step, and what it predicts."""
+"""What a trained model says: of every image of a dataset or a folder, and as ONNX to others."""
 
 import csv
 import io
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from shiftbed.data import MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
 from shiftbed.data.examples import images_in
 from shiftbed.errors import ShiftbedError, StoreError
-from shiftbed.hashing import canonical
-from shiftbed.selection import SELECTIONS, Choice, JobRecords
-from shiftbed.sweeps.blind import is_sealed, refuse_sealed
-from shiftbed.sweeps.records import finished_jobs
-from shiftbed.training.device import find_runtime
+from shiftbed.report.choosing import OF_BLIND
+from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.training.job import Job
-from shiftbed.training.model import Model, encode_weights, job_of, load, weights_file
-from shiftbed.training.run import JobFiles, one_thread
-from shiftbed.training.store import LocalStore, read_json
-from shiftbed.training.trainer import Trainer
-
-OF_BLIND = "blind.json"  # beside a model that was chosen from a sealed sweep: where that is
-
-
-class Best(NamedTuple):
-    """The model that was chosen and made: whose it is, why it was chosen, and whether its record came out the same."""
-
-    job: JobRecords
-    choice: Choice
-    weights: Path
-    same: bool
-
-
-def best(
-    folder: str | Path,
-    out: str | Path,
-    *,
-    selection: str = "training-domain-validation",
-    algorithm: str | None = None,
-    test: Sequence[str] = (),
-    device: str | None = None,
-    on_step: Callable[[int, int], None] = lambda step, steps: None,
-) -> Best:
-    """Trains the job that a selection rule prefers to the step it prefers, and keeps its weights.
-
-    A sweep keeps no weights; jobs repeat themselves to the bit, so the chosen one can be made again.
-
-    Args:
-        folder: The sweep's folder.
-        out: The folder for the model.
-        selection: The rule; its score decides among all jobs that compete.
-        algorithm: Only jobs of this algorithm.
-        test: Only jobs that test these domains.
-        device: Where to train.
-        on_step: Called after every update with the step and the number of steps.
-
-    Raises:
-        StoreError: No finished job competes; or the rule reads test numbers, and the sweep is sealed.
-    """
-    rule = SELECTIONS[selection]
-    if rule.reads_test:
-        refuse_sealed(folder)
-    jobs = [
-        job
-        for job in finished_jobs(LocalStore(Path(folder)))
-        if algorithm in (None, job.description["algorithm"]) and set(test) <= set(job.description["test_domains"])
-    ]
-
-    def cell(job: JobRecords) -> tuple[Any, ...]:
-        about = job.description
-        return about["setting"], about["algorithm"], tuple(about["test_domains"]), about["trial"]
-
-    if algorithm is not None and not jobs:
-        raise StoreError(f"No finished job in {folder} is of {algorithm} and tests these domains.")
-    by_id = {job.id: job for job in jobs}
-    choices = [rule.choose(list(group)) for _, group in groupby(sorted(jobs, key=cell), cell)]
-    found = [choice for choice in choices if choice is not None]
-    if not found:
-        raise StoreError(
-            f"No finished job in {folder} competes under {selection}; `shiftbed status {folder}` shows them."
-        )
-    choice = _best_of(found, {choice.job_id: cell(by_id[choice.job_id]) for choice in found})
-    trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
-    recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
-    with one_thread():
-        made = trainer.evaluate()["splits"]  # first, since an algorithm may decide here with which weights it predicts
-    store, files = LocalStore(Path(out)), JobFiles(choice.job_id)
-    store.put_atomic(files.weights, encode_weights(trainer))
-    store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
-    if is_sealed(LocalStore(Path(folder))):
-        store.put_atomic(f"{Path(files.job).parent}/{OF_BLIND}", canonical({"sweep": str(Path(folder).resolve())}))
-    same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
-    return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same)
-
-
-def _best_of(choices: Sequence[Choice], cells: Mapping[str, tuple[Any, ...]]) -> Choice:
-    """The best choice of the algorithm that scores best in the mean over the tasks that all algorithms have.
-
-    Scores of different tasks are of other images, so that one of them alone says little about an algorithm.
-    """
-    scores: dict[tuple[Any, ...], dict[tuple[Any, ...], float]] = defaultdict(dict)
-    for choice in choices:
-        setting, algorithm, *task = cells[choice.job_id]
-        scores[setting, algorithm][tuple(task)] = choice.score
-    common = set.intersection(*(set(found) for found in scores.values()))
-    means = {who: np.mean([found[task] for task in common or found]) for who, found in scores.items()}
-    return max(choices, key=lambda one: (means[cells[one.job_id][:2]], one.score, one.job_id))
-
-
-def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, int], None]) -> Trainer:
-    """A trainer that has made the first steps of a job again, evaluations included: some algorithms learn from them."""
-    with one_thread():
-        trainer = Trainer(job, find_runtime(device))
-        while trainer.step < step:
-            trainer.advance()
-            on_step(trainer.step, step)
-            if trainer.step % job.recipe.evaluate_every == 0 and trainer.step < step:
-                trainer.evaluate()
-    return trainer
+from shiftbed.training.model import Model, job_of, load, weights_file
+from shiftbed.training.store import read_json
 
 
 def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[str] = ()) -> str:

@@ -89,19 +89,23 @@ def test_captured_steps_are_the_plain_ones(name, monkeypatch):
     assert np.allclose(*losses, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bf16", 0.03)])
-def test_the_kernels_of_the_mnist_network_give_what_its_modules_give(precision, tolerance):
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_the_kernels_of_the_mnist_network_are_as_right_as_its_modules(precision):
     plain = networks.Featurizer((2, 28, 28), {"network": "mnist-convnet"}).cuda().to(memory_format=torch.channels_last)
-    fused, x = copy.deepcopy(plain), torch.rand(40, 2, 28, 28, device="cuda")
+    exact, fused = copy.deepcopy(plain).double(), copy.deepcopy(plain)
     fused.accelerate()
-    probe, found = torch.randn(40, fused.n_outputs, device="cuda"), []
-    with numerics(precision, Runtime("cuda")):
-        for network in (plain, fused):
-            features = network(x)
-            gradients = torch.autograd.grad((features.float() * probe).sum(), network.parameters())
-            found.append([features, *gradients])
-    for one, other in zip(*found, strict=True):
-        assert (one.float() - other.float()).norm() <= tolerance * one.float().norm()
+    x, probe = torch.rand(40, 2, 28, 28, device="cuda"), torch.randn(40, fused.n_outputs, device="cuda")
+
+    def values(network, x):
+        features = network(x)
+        return [features, *torch.autograd.grad((features * probe.to(features)).sum(), network.parameters())]
+
+    truth = values(exact, x.double())
+    with numerics(precision, Runtime("cuda", deterministic=True)):  # the same convolutions for both
+        found = [values(network, x) for network in (plain, fused)]
+    for right, by_modules, by_kernels in zip(truth, *found, strict=True):
+        errors = [float((one.double() - right).norm() / right.norm()) for one in (by_modules, by_kernels)]
+        assert errors[1] <= 2 * errors[0] + 1e-6
 
 
 def test_steps_with_kernels_of_their_own_learn_as_plain_ones_and_repeat_themselves():

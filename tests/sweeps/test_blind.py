@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 import shiftbed
 from shiftbed.cli import app
 from shiftbed.errors import ShiftbedError, StoreError
-from shiftbed.report.models import best, predictions
+from shiftbed.report.choosing import best
+from shiftbed.report.models import predictions
 from shiftbed.sweeps import verbs
 from shiftbed.sweeps.blind import is_sealed, opening, seal, unblind
 from shiftbed.sweeps.bundle import bundle, merge

@@ -11,7 +11,7 @@ import shiftbed
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import AlgorithmError, DataError, StoreError
 from shiftbed.protocols import LeaveOut
-from shiftbed.report.models import _best_of, best
+from shiftbed.report.choosing import _best_of, best
 from shiftbed.selection import Choice
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe

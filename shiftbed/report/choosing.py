@@ -1,0 +1,299 @@
+"""From results to a model: the job that a rule chooses, trained again to its step, or anew on all domains."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shiftbed.errors import StoreError
+from shiftbed.hashing import canonical
+from shiftbed.protocols import LeaveOut
+from shiftbed.selection import SELECTIONS, Choice, JobRecords, Selection
+from shiftbed.sweeps.blind import is_sealed, refuse_sealed
+from shiftbed.sweeps.records import finished_jobs
+from shiftbed.tables.table import ORACLE_MARK
+from shiftbed.training.device import find_runtime
+from shiftbed.training.job import Job
+from shiftbed.training.model import encode_weights
+from shiftbed.training.run import JobFiles, one_thread, run_job
+from shiftbed.training.store import LocalStore
+from shiftbed.training.trainer import Trainer
+
+OF_BLIND = "blind.json"  # beside a model that was chosen from a sealed sweep: where that is
+
+
+class Best(NamedTuple):
+    """The model that was chosen and made.
+
+    Attributes:
+        job: Whose it is.
+        choice: Why it was chosen.
+        weights: The file.
+        same: Whether its record came out the same.
+        rule: The rule that chose it.
+        among: The test domains that were asked for; none of them means all.
+    """
+
+    job: JobRecords
+    choice: Choice
+    weights: Path
+    same: bool
+    rule: Selection
+    among: Sequence[str]
+
+    @property
+    def words(self) -> str:
+        """Which job was chosen, and why."""
+        about, mark = self.job.description, ORACLE_MARK if self.rule.oracle else ""
+        who = f"{about['algorithm']}, draw {about['draw']}, trial {about['trial']}, step {self.choice.step}"
+        tests = ", ".join(about["test_domains"])
+        words = f"{self.rule.name} chose {who}, tested on {tests} (score {self.choice.score:.4f}{mark})."
+        words += f" {mark} chosen with the test domain's labels." if mark else ""
+        if not self.among:
+            words += " Of the algorithm that scores best over all test domains, it is the one with the best score."
+        if not self.same:
+            words += "\nIts record came out a little different: it was made with another torch, device or precision."
+        return words
+
+
+def best(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    selection: str = "training-domain-validation",
+    algorithm: str | None = None,
+    test: Sequence[str] = (),
+    device: str | None = None,
+    on_step: Callable[[int, int], None] = lambda step, steps: None,
+) -> Best:
+    """Trains the job that a selection rule prefers to the step it prefers, and keeps its weights.
+
+    A sweep keeps no weights; jobs repeat themselves to the bit, so the chosen one can be made again.
+
+    Args:
+        folder: The sweep's folder.
+        out: The folder for the model.
+        selection: The rule; its score decides among all jobs that compete.
+        algorithm: Only jobs of this algorithm.
+        test: Only jobs that test these domains.
+        device: Where to train.
+        on_step: Called after every update with the step and the number of steps.
+
+    Raises:
+        StoreError: No finished job competes; or the rule reads test numbers, and the sweep is sealed.
+    """
+    candidates = Candidates.of(folder, selection, algorithm, test)
+    by_id = candidates.jobs
+    choice = candidates.best
+    trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
+    recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
+    with one_thread():
+        made = trainer.evaluate()["splits"]  # first, since an algorithm may decide here with which weights it predicts
+    store, files = LocalStore(Path(out)), JobFiles(choice.job_id)
+    store.put_atomic(files.weights, encode_weights(trainer))
+    store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
+    if is_sealed(LocalStore(Path(folder))):
+        store.put_atomic(f"{Path(files.job).parent}/{OF_BLIND}", canonical({"sweep": str(Path(folder).resolve())}))
+    same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
+    return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same, candidates.rule, test)
+
+
+class Everywhere(NamedTuple):
+    """A model that learned from all domains.
+
+    Attributes:
+        job: How it was trained.
+        choice: The step whose weights are kept, by held-out images of all domains.
+        weights: The file.
+        rule: The rule that chose its hyperparameters.
+        elsewhere: The accuracy of models with these hyperparameters on domains that they did not see, by domain;
+            nothing where the sweep is sealed.
+    """
+
+    job: Job
+    choice: Choice
+    weights: Path
+    rule: Selection
+    elsewhere: dict[str, float]
+
+    @property
+    def words(self) -> str:
+        """What was trained on all domains, and what to expect of it elsewhere."""
+        job, domains = self.job, self.job.task.train_domains
+        words = (
+            f"{job.algorithm} learned from all {len(domains)} domains ({', '.join(domains)}), with the values of draw "
+            f"{job.draw} (trial {job.trial}), which {self.rule.name} scores best in the mean over test domains. Kept "
+            f"is step {self.choice.step}, the best on images held out of them ({100 * self.choice.score:.1f} %)."
+        )
+        if not self.elsewhere:
+            return words
+        values = 100 * np.array(list(self.elsewhere.values()))
+        error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+        looked = ", chosen with labels there" if self.rule.oracle else ""
+        of_each = ", ".join(f"{100 * value:.1f} % on {name}" for name, value in self.elsewhere.items())
+        return words + (
+            f"\nExpect {values.mean():.1f}{error} % at a new domain: what models of these values had where they did "
+            f"not learn{looked} ({of_each})."
+        )
+
+
+def best_everywhere(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    selection: str = "training-domain-validation",
+    algorithm: str | None = None,
+    device: str | None = None,
+    on_step: Callable[[int, int], None] = lambda step, steps: None,
+) -> Everywhere:
+    """Trains a model on all domains of a sweep, for a domain that is in none of them.
+
+    Its algorithm is the one that `best` takes, its hyperparameters those that the rule scores best in the mean over the
+    test domains, and its step the best on held-out images of all domains. Run again after it was interrupted, it goes
+    on.
+
+    Args:
+        folder: The sweep's folder.
+        out: The folder for the model.
+        selection: The rule.
+        algorithm: Only jobs of this algorithm.
+        device: Where to train.
+        on_step: Called after every update with the step and the number of steps.
+
+    Raises:
+        StoreError: No finished job competes, or no draw was trained for every test domain.
+    """
+    candidates = Candidates.of(folder, selection, algorithm)
+    tried = candidates.same_values()
+    pattern = Job.from_description(candidates.jobs[tried[0].job_id].description)
+    grouped = isinstance(pattern.spec, LeaveOut) and pattern.spec.grouped
+    job = replace(pattern, spec=LeaveOut((), grouped=grouped), lean=())
+    store, steps = LocalStore(Path(out)), job.recipe.steps
+    outcome = run_job(
+        job, store, keep="best", runtime=find_runtime(device), on_step=lambda step, _: on_step(step, steps)
+    )
+    own = [one for one in finished_jobs(store) if one.id == job.id]
+    choice = SELECTIONS["training-domain-validation"].choose(own)
+    if outcome != "done" or choice is None:
+        raise StoreError(f"{job.algorithm} diverged when it was trained on all domains; choose another --algorithm.")
+    tested = {} if is_sealed(LocalStore(Path(folder))) else candidates.tested(tried)
+    in_order = {name: tested[name] for name in job.task.train_domains if name in tested}
+    return Everywhere(job, choice, Path(out) / JobFiles(job.id).weights, candidates.rule, in_order)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The finished jobs of a sweep that compete, and what a rule picks of each of their cells.
+
+    Attributes:
+        folder: The sweep's folder.
+        rule: The rule.
+        jobs: The jobs, by id.
+        choices: What the rule picks, for each setting, algorithm, test and trial.
+    """
+
+    folder: str | Path
+    rule: Selection
+    jobs: dict[str, JobRecords]
+    choices: list[Choice]
+
+    @classmethod
+    def of(
+        cls, folder: str | Path, selection: str, algorithm: str | None = None, test: Sequence[str] = ()
+    ) -> "Candidates":
+        """Those of one algorithm, if it is named, that test some domains at least.
+
+        Raises:
+            StoreError: No finished job competes; or the rule reads test numbers, and the sweep is sealed.
+        """
+        rule = SELECTIONS[selection]
+        if rule.reads_test:
+            refuse_sealed(folder)
+        jobs = [
+            job
+            for job in finished_jobs(LocalStore(Path(folder)))
+            if algorithm in (None, job.description["algorithm"]) and set(test) <= set(job.description["test_domains"])
+        ]
+        if algorithm is not None and not jobs:
+            raise StoreError(f"No finished job in {folder} is of {algorithm} and tests these domains.")
+        choices = [rule.choose(list(group)) for _, group in groupby(sorted(jobs, key=_cell), _cell)]
+        found = [choice for choice in choices if choice is not None]
+        if not found:
+            raise StoreError(
+                f"No finished job in {folder} competes under {selection}; `shiftbed status {folder}` shows them."
+            )
+        return cls(folder, rule, {job.id: job for job in jobs}, found)
+
+    @property
+    def best(self) -> Choice:
+        """The best choice of the algorithm that scores best."""
+        return _best_of(self.choices, {one.job_id: _cell(self.jobs[one.job_id]) for one in self.choices})
+
+    def same_values(self) -> list[Choice]:
+        """Of the algorithm that scores best, the hyperparameters that score best in the mean over all tests.
+
+        Returns:
+            What the rule picks of each job that has them.
+        """
+        setting, algorithm, *_ = _cell(self.jobs[self.best.job_id])
+        own = [job for job in self.jobs.values() if _cell(job)[:2] == (setting, algorithm)]
+        tests = {_cell(job)[2] for job in own}
+        by_values: dict[tuple[int, bytes], list[JobRecords]] = defaultdict(list)
+        for job in own:
+            by_values[job.description["trial"], canonical(job.description["hparams"])].append(job)
+        tried = [
+            [choice for choice in map(self.rule.choose, ([job] for job in jobs)) if choice is not None]
+            for jobs in by_values.values()
+        ]
+        whole = [choices for choices in tried if len(choices) == len(tests)]
+        if not whole:
+            raise StoreError(
+                f"No draw of {algorithm} in {self.folder} was trained for every test domain; run its sweep to the end."
+            )
+        return max(whole, key=lambda choices: float(np.mean([choice.score for choice in choices])))
+
+    def tested(self, choices: Sequence[Choice]) -> dict[str, float]:
+        """The accuracy that is reported of each choice, by test domain."""
+        found = {}
+        for choice in choices:
+            job = self.jobs[choice.job_id]
+            row = next(row for row in job.rows if row["step"] == choice.step)
+            for split in job.description["splits"]:
+                if split["role"] == "test" and split["part"] != "out":
+                    found[split["domain"]] = row["splits"][split["name"]]["accuracy"]
+        return found
+
+
+def _cell(job: JobRecords) -> tuple[Any, ...]:
+    about = job.description
+    return about["setting"], about["algorithm"], tuple(about["test_domains"]), about["trial"]
+
+
+def _best_of(choices: Sequence[Choice], cells: Mapping[str, tuple[Any, ...]]) -> Choice:
+    """The best choice of the algorithm that scores best in the mean over the tasks that all algorithms have.
+
+    Scores of different tasks are of other images, so that one of them alone says little about an algorithm.
+    """
+    scores: dict[tuple[Any, ...], dict[tuple[Any, ...], float]] = defaultdict(dict)
+    for choice in choices:
+        setting, algorithm, *task = cells[choice.job_id]
+        scores[setting, algorithm][tuple(task)] = choice.score
+    common = set.intersection(*(set(found) for found in scores.values()))
+    means = {who: np.mean([found[task] for task in common or found]) for who, found in scores.items()}
+    return max(choices, key=lambda one: (means[cells[one.job_id][:2]], one.score, one.job_id))
+
+
+def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, int], None]) -> Trainer:
+    """A trainer that has made the first steps of a job again, evaluations included: some algorithms learn from them."""
+    with one_thread():
+        trainer = Trainer(job, find_runtime(device))
+        while trainer.step < step:
+            trainer.advance()
+            on_step(trainer.step, step)
+            if trainer.step % job.recipe.evaluate_every == 0 and trainer.step < step:
+                trainer.evaluate()
+    return trainer

@@ -1,0 +1,79 @@
+"""From a sweep to a model of all domains, and what it says of a new one."""
+
+import numpy as np
+import pytest
+
+import shiftbed
+from shiftbed.errors import StoreError
+from shiftbed.report.choosing import best_everywhere
+from shiftbed.sweeps.blind import seal
+from shiftbed.sweeps.plan import Request, plan
+from shiftbed.training.store import LocalStore
+from tests.sweeps.finished import finish
+
+DOMAINS = ("+90%", "+80%", "-90%")
+# By algorithm and draw, what held-out images say for each test domain: ERM's second draw is the best in the mean, its
+# first the best of all in one place, and IRM is worse than either.
+VALIDATION = {
+    ("ERM", 0): (0.9, 0.5, 0.5),
+    ("ERM", 1): (0.8, 0.8, 0.8),
+    ("IRM", 0): (0.6, 0.6, 0.6),
+    ("IRM", 1): (0.1, 0.1, 0.1),
+}
+TESTED = {"+90%": 0.7, "+80%": 0.6, "-90%": 0.2}
+
+
+def made_sweep(folder, left_out=()):
+    store = LocalStore(folder)
+    fields = {"steps": 4, "evaluate_every": 2}
+    for job in plan(Request("ColoredDigits", ["ERM", "IRM"], draws=2, fields=fields)):
+        (test,) = job.task.test_domains
+        if (job.algorithm, job.draw, test) not in left_out:
+            validation = VALIDATION[job.algorithm, job.draw][DOMAINS.index(test)]
+            finish(store, job, validation=validation, test=TESTED[test])
+    return store
+
+
+def test_a_model_learns_from_all_domains_with_the_values_that_are_best_in_the_mean(tmp_path):
+    made_sweep(tmp_path / "sweep")
+    made = best_everywhere(tmp_path / "sweep", tmp_path / "model")
+    assert (made.job.algorithm, made.job.draw, made.job.task.train_domains) == ("ERM", 1, DOMAINS)
+    assert made.job.task.test_domains == () and made.elsewhere == TESTED
+    assert "learned from all 3 domains (+90%, +80%, -90%), with the values of draw 1" in made.words
+    # The mean of 70, 60 and 20, and its standard error: √(700 / 3).
+    assert "Expect 50.0 ± 15.3 % at a new domain" in made.words and "20.0 % on -90%" in made.words
+    model, domain = shiftbed.load(made.weights), shiftbed.data.load("ColoredDigits")["-90%"]
+    held_out = next(split for split in made.job.task.splits if split.name == "-90%/out")
+    assert held_out.role == "validation"
+    said = model.predict(domain.inputs[held_out.indices]).argmax(1)
+    assert 0 < np.mean(said == domain.labels[held_out.indices]) < 1
+    before = made.weights.read_bytes()
+    assert best_everywhere(tmp_path / "sweep", tmp_path / "model").choice == made.choice, "it is not trained twice"
+    assert made.weights.read_bytes() == before
+
+
+def test_of_another_algorithm_and_with_labels_of_the_test_domains_it_says_so(tmp_path):
+    made_sweep(tmp_path / "sweep")
+    made = best_everywhere(tmp_path / "sweep", tmp_path / "model", algorithm="IRM", selection="oracle")
+    assert made.job.algorithm == "IRM" and "chosen with labels there" in made.words
+
+
+def test_values_that_were_not_tried_for_every_test_domain_do_not_compete(tmp_path):
+    made_sweep(tmp_path / "sweep", [("ERM", 1, "-90%")])
+    assert best_everywhere(tmp_path / "sweep", tmp_path / "model").job.draw == 0
+    made_sweep(tmp_path / "other", [("ERM", 1, "-90%"), ("ERM", 0, "+90%")])
+    with pytest.raises(StoreError, match=r"No draw of ERM in .*other was trained for every test domain"):
+        best_everywhere(tmp_path / "other", tmp_path / "model")
+
+
+def test_of_a_sealed_sweep_no_test_number_is_told(tmp_path):
+    seal(LocalStore(tmp_path / "sweep"))
+    made_sweep(tmp_path / "sweep")
+    made = best_everywhere(tmp_path / "sweep", tmp_path / "model")
+    assert made.elsewhere == {} and "Expect" not in made.words
+
+
+def test_one_left_out_domain_gives_no_error(tmp_path):
+    made_sweep(tmp_path / "sweep")
+    made = best_everywhere(tmp_path / "sweep", tmp_path / "model")
+    assert "Expect 20.0 % at a new domain" in made._replace(elsewhere={"-90%": 0.2}).words
