@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import shiftbed
 from shiftbed.accuracy.studies import Scores
 from shiftbed.cli import app
+from shiftbed.data.prepare import prepare
 from shiftbed.drawing import COLOURS, MARKERS, blank, look, save
 from shiftbed.errors import DataError, ShiftbedError, StoreError, UnknownNameError
 from shiftbed.report.figures import FIGURES
@@ -104,6 +105,18 @@ def test_the_measure_of_a_matrix_can_be_chosen(tmp_path):
     assert "<svg" in svg
     with pytest.raises(DataError, match=r"has no measure 'mdm'. Did you mean mmd"):
         shiftbed.figure("shift-matrix", tmp_path, tmp_path / "figure.svg", measure="mdm")
+
+
+def test_images_of_different_sizes_are_drawn_at_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    random = np.random.default_rng(0)
+    for domain in ("here", "there"):
+        for number in range(20):  # as few as a sample may have
+            path = tmp_path / "mine" / domain / "cat" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(0, 256, (20 + number, 30, 3), np.uint8)).save(path)
+    prepare(str(tmp_path / "mine"))
+    assert shiftbed.figure("tsne", tmp_path, tmp_path / "figure.png", dataset="mine").stat().st_size > 5000
 
 
 def test_class_counts_print_every_count(tmp_path, monkeypatch):

@@ -51,6 +51,7 @@ class FigureEntry:
     draw: Callable[[Asked, Path], Path]
 
 
+TSNE_SIDE = 64  # to which images are brought whose sizes differ
 FIGURES: Registry[FigureEntry] = Registry("figure", "shiftbed.report.figures")
 
 
@@ -156,7 +157,8 @@ def _tsne(asked: Asked, path: Path) -> Path:
 
     dataset = _dataset(asked)
     kind = asked.kind or dataset.card.classes[0]
-    return embedding(samples_of(dataset, classes=[kind]), [kind], path)
+    size = None if dataset.card.input_shape else TSNE_SIDE
+    return embedding(samples_of(dataset, classes=[kind], size=size), [kind], path)
 
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path,
     drawn = {name: one.at_most(share, seed) for name, one in samples.items()}
     vectors = np.concatenate([one.vectors for one in drawn.values()])
     if vectors.shape[1] > 50:
-        vectors = PCA(50, random_state=seed).fit_transform(vectors)
+        vectors = PCA(min(50, len(vectors)), random_state=seed).fit_transform(vectors)
     perplexity = min(30, (len(vectors) - 1) / 3)
     places = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(vectors)
     domain = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn.values()])
