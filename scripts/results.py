@@ -180,12 +180,13 @@ class BenchmarkStudy(Study):
             return [job for job in records.sql(query).fetchall() if (*job[2:6], tuple(job[6])) in self._plan]
 
     @cached_property
-    def _plan(self) -> dict[tuple[str, str, int, int, tuple[str, ...]], Kind]:
+    def _plan(self) -> dict[tuple[str, str, int, int, tuple[str, ...]], tuple[Kind, Precision]]:
         """What is asked for, in every arithmetic; ids would need the initial weights."""
-        jobs = (job for part in self.asked.parts for one in get_args(Precision) for job in plan(request_of(part, one)))
+        asked = ((one, request_of(part, one)) for part in self.asked.parts for one in get_args(Precision))
         return {
-            (kind := (job.setting, job.algorithm, job.trial)) + (job.draw, tuple(job.task.test_domains)): kind
-            for job in jobs
+            (kind := (job.setting, job.algorithm, job.trial)) + (job.draw, tuple(job.task.test_domains)): (kind, one)
+            for one, request in asked
+            for job in plan(request)
         }
 
     def done(self) -> Counter[Kind]:
@@ -194,8 +195,8 @@ class BenchmarkStudy(Study):
 
     def planned(self) -> Counter[Kind]:
         """How many are asked for, in the arithmetic of those that are done."""
-        settings = {kind[0] for kind in self.done()}
-        return Counter(kind for kind in self._plan.values() if kind[0] in settings)
+        used = {self._plan[*job[2:6], tuple(job[6])][1] for job in self._jobs}
+        return Counter(kind for kind, precision in self._plan.values() if precision in used)
 
     def incomplete(self) -> set[str]:
         """The algorithms that lack jobs of a trial that others of its jobs belong to."""
