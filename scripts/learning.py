@@ -5,14 +5,13 @@
 On RotatedDigits and EmojiStyles every algorithm is trained with five draws, the best of which must come within 8 points
 of ERM's best: draws that do not suit these small data may fail, all five may not. What is further behind gets more
 draws, and the page says so. On OoD-Bench's ColoredMNIST, made from the IDX files in FOLDER, IRM and VREx must leave
-colour for shape, which ERM does not: on average over the oracle's choices of the paper's three trials of 20 draws. The
-records of those are in docs/results; what the oracle chose is trained again for its weights.
+colour for shape, which ERM does not: on average over six trials, each by the evaluation of its first five draws that is
+best on a tenth of the test domain. The records are in docs/results; what is chosen is trained again for its weights.
 """
 
 import argparse
 import json
 import os
-from collections import defaultdict
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
@@ -22,9 +21,14 @@ import shiftbed
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import load
 from shiftbed.data.prepare import prepare
+from shiftbed.protocols import LeaveOut
+from shiftbed.report.choosing import retrained
 from shiftbed.selection import JobRecords
 from shiftbed.sweeps.plan import plan
 from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.job import make_job
+from shiftbed.training.model import encode_weights
+from shiftbed.training.recipes import recipe
 from shiftbed.training.store import LocalStore
 
 DRAWS, MORE_DRAWS = 5, 20
@@ -35,8 +39,10 @@ BATCH = 64  # DomainBed's default; with the 16 of `quick` gradients of one domai
 LEARNERS = [name for name in ALGORITHMS if name not in ("LinearProbe", "LPFT", "FrozenStages")]
 TESTS = {"RotatedDigits": "75", "EmojiStyles": "noto"}
 COLOURED, TESTED = "ColoredMNIST-OoD-Bench", "-90%"
-COLOUR_DRAWS, COLOUR_TRIALS = 20, 3
-COLOUR_RECORDS = Path(__file__).parent.parent / "docs" / "results" / "ood-bench-coloredmnist"
+COLOUR_LEARNERS = ("ERM", "IRM", "VREx")
+# Fixed before these trials were looked at; the paper's, 0 to 2, had shown how much the last step varies.
+COLOUR_TRIALS = (3, 4, 5, 6, 7, 8)
+COLOUR_RECORDS = Path(__file__).parent.parent / "docs" / "results" / "ood-bench-nine-trials"
 # The default of a GPU, named so that the page can be written anywhere from its records; and OoD-Bench's own, since a
 # penalty of thousands times a small difference of risks suffers from rounding, and an MLP gains nothing from it.
 PRECISION, COLOUR_PRECISION = "bf16", "float32"
@@ -72,19 +78,26 @@ def behind_erm(accuracies: dict[str, float]) -> list[str]:
     return [name for name, accuracy in accuracies.items() if accuracy < accuracies["ERM"] - BEHIND]
 
 
-def coloured_models(folder: Path, algorithms: list[str], workers: int | None) -> dict[str, list[Path]]:
-    """The oracle's choices, by algorithm: in each trial the draw that does best on the test domain's held-out part."""
+def chosen_models(out: Path, algorithm: str) -> dict[int, tuple[int, Path]]:
+    """In each trial the draw and step that do best on the test domain's held-out part: its step and its model."""
     fields = {"precision": COLOUR_PRECISION}
-    request = shiftbed.Request(
-        [COLOURED], algorithms, COLOUR_DRAWS, COLOUR_TRIALS, [TESTED], "ood-bench", fields=fields
-    )
-    draws = defaultdict(list)
+    trials = max(COLOUR_TRIALS) + 1
+    request = shiftbed.Request([COLOURED], [algorithm], DRAWS, trials, [TESTED], "ood-bench", fields=fields)
     recorded = {job.id: job for job in finished_jobs(LocalStore(COLOUR_RECORDS))}
-    for job in plan(request):
-        draws[job.algorithm, job.trial].append(recorded[job.id])
-    chosen = {cell: max(jobs, key=lambda job: last(job, "test", "out")).id for cell, jobs in draws.items()}
-    shiftbed.sweep(request, folder, workers=workers, keep="final", only=set(chosen.values()))
-    return {name: [folder / "jobs" / chosen[name, trial] for trial in range(COLOUR_TRIALS)] for name in algorithms}
+    held_out, models = f"{TESTED}/out", {}
+    for trial in COLOUR_TRIALS:
+        seen = [
+            (row["splits"][held_out]["accuracy"], job.draw, row["step"], job)
+            for job in plan(request)
+            if job.trial == trial
+            for row in recorded[job.id].rows
+        ]
+        *_, step, job = max(seen, key=lambda one: one[:3])
+        path = out / f"{algorithm}-{trial}.safetensors"
+        if not path.exists():
+            LocalStore(out).put_atomic(path.name, encode_weights(retrained(job, step, "cpu", lambda *_: None)))
+        models[trial] = step, path
+    return models
 
 
 @dataclass(frozen=True)
@@ -117,11 +130,13 @@ class Findings:
         return good and 0.25 <= self.first <= 0.75 and self.changed < 0.4
 
 
-def findings(run: Path) -> Findings:
-    """Of a trained model, on the test domain."""
-    domain = load(COLOURED)[TESTED]
-    model = shiftbed.load(run)
-    return Findings.of(lambda x: model.predict(x).argmax(1), np.asarray(domain.inputs), np.asarray(domain.labels))
+def findings(model_file: Path, trial: int) -> Findings:
+    """Of a trained model, on the part of the test domain that it was not chosen by."""
+    domain, model = load(COLOURED)[TESTED], shiftbed.load(model_file)
+    splits = make_job(COLOURED, "ERM", LeaveOut((TESTED,)), recipe("ood-bench", COLOURED), 0, trial).task.splits
+    (shown,) = (split.indices for split in splits if split.name == f"{TESTED}/in")
+    images, labels = np.asarray(domain.inputs)[shown], np.asarray(domain.labels)[shown]
+    return Findings.of(lambda x: model.predict(x).argmax(1), images, labels)
 
 
 def main() -> None:
@@ -136,10 +151,13 @@ def main() -> None:
     kept = options.store / "findings.json"
     if not kept.exists():
         prepare(COLOURED, options.mnist)
-        models = coloured_models(options.store / "coloured", ["ERM", "IRM", "VREx"], options.workers)
-        seen = {name: [asdict(findings(run)) for run in runs] for name, runs in models.items()}
+        models = {name: chosen_models(options.store / "coloured", name) for name in COLOUR_LEARNERS}
+        seen = {
+            name: [{"step": step, **asdict(findings(path, trial))} for trial, (step, path) in of_trials.items()]
+            for name, of_trials in models.items()
+        }
         kept.write_text(json.dumps(seen), encoding="utf-8")
-    found = {name: [Findings(**one) for one in trials] for name, trials in json.loads(kept.read_bytes()).items()}
+    found = json.loads(kept.read_bytes())
     folder, workers = options.store / "sweep", options.workers
     accuracies = {dataset: best_of_draws(folder, dataset, LEARNERS, DRAWS, workers) for dataset in TESTS}
     more = {
@@ -152,7 +170,7 @@ def main() -> None:
 
 
 def page(
-    accuracies: dict[str, dict[str, float]], more: dict[str, dict[str, float]], found: dict[str, list[Findings]]
+    accuracies: dict[str, dict[str, float]], more: dict[str, dict[str, float]], found: dict[str, list[dict[str, float]]]
 ) -> str:
     """The page as Markdown."""
     lines = [
@@ -175,18 +193,21 @@ def page(
         "",
         "## Colour or shape",
         "",
-        f"OoD-Bench's ColoredMNIST (real MNIST), its MLP and 5,001 steps, the oracle's choice of {COLOUR_DRAWS} draws",
-        f"in each of {COLOUR_TRIALS} trials, on the domain where colour points the wrong way. A model that has left",
-        "colour for shape is right more often than not (55 % are asked for), and swapping the two colours changes less",
-        "than 40 % of its predictions.",
+        f"OoD-Bench's ColoredMNIST (real MNIST), its MLP and 5,001 steps; in each of {len(COLOUR_TRIALS)} trials the",
+        f"evaluation of {DRAWS} draws that is best on a tenth of the domain where colour points the wrong way,",
+        "measured on the rest of it. A model that has left colour for shape is right more often than not (55 % and",
+        "more), and swapping the colours changes less than 40 % of its predictions. What the paper's oracle gives,",
+        "the last step of 20 draws, is in [the results](results.md).",
         "",
-        "| algorithm | trial | accuracy % | first class % | changed by swapping colours % | leaves colour |",
-        "| --- | --- | ---: | ---: | ---: | --- |",
+        "| algorithm | trial | step | accuracy % | first class % | changed by swapping colours % | leaves colour |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    for name, trials in sorted(found.items()):
-        for trial, one in [*enumerate(trials), ("mean", Findings.mean(trials))]:
+    for name, rows in sorted(found.items()):
+        trials = [Findings(**{key: value for key, value in row.items() if key != "step"}) for row in rows]
+        about = [(trial, row["step"]) for trial, row in zip(COLOUR_TRIALS, rows, strict=True)]
+        for (trial, step), one in zip([*about, ("mean", "")], [*trials, Findings.mean(trials)], strict=True):
             numbers = f"{100 * one.accuracy:.1f} | {100 * one.first:.1f} | {100 * one.changed:.1f}"
-            lines.append(f"| {name} | {trial} | {numbers} | {'yes' if one.leaves_colour else 'no'} |")
+            lines.append(f"| {name} | {trial} | {step} | {numbers} | {'yes' if one.leaves_colour else 'no'} |")
     return "\n".join(lines) + "\n"
 
 
