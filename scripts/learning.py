@@ -1,6 +1,6 @@
 """Does every algorithm learn? Writes docs/learning.md.
 
-    python scripts/learning.py --mnist FOLDER [--store DIR] [--workers N]
+    python scripts/learning.py --mnist FOLDER [--store DIR] [--only draws|colour] [--workers N]
 
 On RotatedDigits and EmojiStyles every algorithm is trained with five draws, the best of which must come within 8 points
 of ERM's best: draws that do not suit these small data may fail, all five may not. What is further behind gets more
@@ -14,6 +14,7 @@ import json
 import os
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,9 @@ COLOURED, TESTED = "ColoredMNIST-OoD-Bench", "-90%"
 COLOUR_LEARNERS = ("ERM", "IRM", "VREx")
 # Fixed before these trials were looked at; the paper's, 0 to 2, had shown how much the last step varies.
 COLOUR_TRIALS = (3, 4, 5, 6, 7, 8)
-COLOUR_RECORDS = Path(__file__).parent.parent / "docs" / "results" / "ood-bench-nine-trials"
+DOCS = Path(__file__).parent.parent / "docs"
+COLOUR_RECORDS = DOCS / "results" / "ood-bench-nine-trials"
+KEPT, PAGE = DOCS / "learning.json", DOCS / "learning.md"
 # The default of a GPU, named so that the page can be written anywhere from its records; and OoD-Bench's own, since a
 # penalty of thousands times a small difference of risks suffers from rounding, and an MLP gains nothing from it.
 PRECISION, COLOUR_PRECISION = "bf16", "float32"
@@ -139,40 +142,45 @@ def findings(model_file: Path, trial: int) -> Findings:
     return Findings.of(lambda x: model.predict(x).argmax(1), images, labels)
 
 
+def colour(options: argparse.Namespace) -> dict[str, Any]:
+    """What is found of the chosen models, by algorithm: one entry a trial."""
+    prepare(COLOURED, options.mnist)
+    models = {name: chosen_models(options.store / "coloured", name) for name in COLOUR_LEARNERS}
+    return {
+        name: [{"step": step, **asdict(findings(path, trial))} for trial, (step, path) in of_trials.items()]
+        for name, of_trials in models.items()
+    }
+
+
+def draws(options: argparse.Namespace) -> dict[str, Any]:
+    """The best of a few draws of every algorithm, by dataset, and of more draws where these did not suffice."""
+    folder, workers = options.store / "sweep", options.workers
+    few = {dataset: best_of_draws(folder, dataset, LEARNERS, DRAWS, workers) for dataset in TESTS}
+    behind = {dataset: behind_erm(accuracies) for dataset, accuracies in few.items()}
+    more = {dataset: best_of_draws(folder, dataset, of, MORE_DRAWS, workers) for dataset, of in behind.items() if of}
+    return {"few": few, "more": more}
+
+
 def main() -> None:
-    """Trains everything and writes the page."""
+    """Trains what is asked for, keeps what it came to, and writes the page."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--mnist", type=Path, required=True, help="the folder of MNIST's IDX files")
     parser.add_argument("--store", type=Path, default=Path("shiftbed-learning"), help="where its jobs go on from")
+    parser.add_argument("--only", choices=("draws", "colour"), help="one part; the other stays as it is")
     parser.add_argument("--workers", type=int)
-    parser.add_argument("--out", type=Path, default=Path("docs/learning.md"))
     options = parser.parse_args()
     os.environ["SHIFTBED_DATA"] = str(options.store / "data")
-    kept = options.store / "findings.json"
-    if not kept.exists():
-        prepare(COLOURED, options.mnist)
-        models = {name: chosen_models(options.store / "coloured", name) for name in COLOUR_LEARNERS}
-        seen = {
-            name: [{"step": step, **asdict(findings(path, trial))} for trial, (step, path) in of_trials.items()]
-            for name, of_trials in models.items()
-        }
-        kept.write_text(json.dumps(seen), encoding="utf-8")
-    found = json.loads(kept.read_bytes())
-    folder, workers = options.store / "sweep", options.workers
-    accuracies = {dataset: best_of_draws(folder, dataset, LEARNERS, DRAWS, workers) for dataset in TESTS}
-    more = {
-        dataset: best_of_draws(folder, dataset, behind, MORE_DRAWS, workers)
-        for dataset in TESTS
-        if (behind := behind_erm(accuracies[dataset]))
-    }
-    options.out.write_text(page(accuracies, more, found), encoding="utf-8")
-    print(f"wrote {options.out}")
+    kept = json.loads(KEPT.read_bytes()) if KEPT.exists() else {}
+    for part in (draws, colour):
+        if options.only in (None, part.__name__):
+            kept[part.__name__] = part(options)
+            KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(kept), encoding="utf-8")
 
 
-def page(
-    accuracies: dict[str, dict[str, float]], more: dict[str, dict[str, float]], found: dict[str, list[dict[str, float]]]
-) -> str:
+def page(kept: dict[str, Any]) -> str:
     """The page as Markdown."""
+    accuracies, more = kept["draws"]["few"], kept["draws"]["more"]
     lines = [
         "# Does every algorithm learn?",
         "",
@@ -202,7 +210,7 @@ def page(
         "| algorithm | trial | step | accuracy % | first class % | changed by swapping colours % | leaves colour |",
         "| --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    for name, rows in sorted(found.items()):
+    for name, rows in sorted(kept["colour"].items()):
         trials = [Findings(**{key: value for key, value in row.items() if key != "step"}) for row in rows]
         about = [(trial, row["step"]) for trial, row in zip(COLOUR_TRIALS, rows, strict=True)]
         for (trial, step), one in zip([*about, ("mean", "")], [*trials, Findings.mean(trials)], strict=True):
