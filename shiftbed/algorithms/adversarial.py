@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -45,9 +45,17 @@ class Players(Algorithm, ABC):
     def discrimination(self, batches: Batches) -> torch.Tensor:
         """What the discriminator minimises in its turns; no graph goes through the other networks."""
 
+    def discriminates(self, step: int) -> bool:
+        """Whether a step is the discriminator's."""
+        return (step + 1) % self.cycle != self.cycle - 1
+
+    def phase(self, step: int) -> Hashable:
+        """Also whose turn it is."""
+        return super().phase(step), self.discriminates(step)
+
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """One step of whose turn it is."""
-        if (self.step + 1) % self.cycle == self.cycle - 1:
+        if not self.discriminates(self.step):
             return super().update(minibatches, unlabeled)
         loss = self.discrimination(Batches.of(minibatches, unlabeled))
         self.disc_opt.zero_grad()
@@ -57,7 +65,7 @@ class Players(Algorithm, ABC):
         return {"loss": loss.detach(), "disc_loss": loss.detach()}
 
 
-@register(space=adversarial_space, paper="Ganin et al., 2016", needs=("domain labels", "two domains"))
+@register(space=adversarial_space, paper="Ganin et al., 2016", needs=("domain labels", "two domains"), capturable=True)
 class DANN(Players, ERM):
     """Learns features from which a discriminator cannot tell the domain.
 
@@ -142,7 +150,7 @@ def with_predicted(y: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     return torch.cat([y, logits[len(y) :].argmax(1)])
 
 
-@register(space=adversarial_space, paper="Y. Li et al., 2018", needs=("domain labels", "two domains"))
+@register(space=adversarial_space, paper="Y. Li et al., 2018", needs=("domain labels", "two domains"), capturable=True)
 class CDANN(DANN):
     """Learns features from which a discriminator that knows the class cannot tell the domain.
 
@@ -188,6 +196,7 @@ def linear_heads(inputs: int, heads: int, outputs: int) -> nn.Linear:
     ),
     paper="Zhao et al., 2020",
     needs=("domain labels", "two domains"),
+    capturable=True,
 )
 class ERDG(ERM):
     """Aligns the features' domains and, by classifiers of each domain, what the features say of the class.

@@ -12,6 +12,7 @@ from torch import nn
 from shiftbed import networks
 from shiftbed.algorithms import state
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.draws import Draw, Tape, upload
 from shiftbed.algorithms.registration import NEEDS, Need, register
 from shiftbed.errors import AlgorithmError
 
@@ -71,6 +72,7 @@ class Algorithm(nn.Module):
         restart_hparam: The hyperparameter that says so, where one does.
         restart_lr: The hyperparameter that holds the learning rate from that step on, where it is another one.
         rng: The one generator of all random draws on the host; the engine reseeds it before every update and epoch.
+        tape: Where the draws of a step are noted, for steps that are replayed; else None.
         parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
         needs: What registration says the class cannot do without.
@@ -88,6 +90,7 @@ class Algorithm(nn.Module):
     restart_step: int | None = None
     restart_hparam: str | None = None
     restart_lr: str | None = None
+    tape: Tape | None = None
     parts: int = 1
     cycle: int = 1
     needs: tuple[Need, ...] = ()
@@ -165,11 +168,22 @@ class Algorithm(nn.Module):
         """The logits of the weights being trained; they differ from `predict` where weights are averaged."""
         return self.predict(x)
 
-    def drawn(self, values: np.ndarray | float) -> torch.Tensor:
-        """What `rng` drew, as a tensor on the device; real numbers in the type of the weights."""
-        weight = next(self.parameters())
-        tensor = torch.as_tensor(values)
-        return tensor.to(weight.device, weight.dtype if tensor.is_floating_point() else None, non_blocking=True)
+    def drawn(self, draw: Draw) -> torch.Tensor:
+        """What a function draws with `rng`, as a tensor on the device; real numbers in the type of the weights.
+
+        A function and not its numbers: a replayed step runs no Python, and has it called anew for every replay.
+        """
+        weight = next(self.parameters(), torch.empty(0, dtype=torch.float64))  # without weights, as they are drawn
+        return upload(draw, self.rng, weight) if self.tape is None else self.tape.drawn(draw, self.rng, weight)
+
+    def shuffled(self, batches: Batches) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The minibatches in random order."""
+        count = len(batches)
+        if len(set(batches.sizes)) > 1:  # their sizes must be known here, so that such a step cannot be replayed
+            return [batches[i] for i in self.rng.permutation(count)]
+        order = self.drawn(lambda rng: rng.permutation(count))
+        x, y = (values.unflatten(0, (count, -1))[order] for values in (batches.x, batches.y))
+        return list(zip(x, y, strict=True))
 
     def at_least_two(self, batches: Batches) -> None:
         """Refuses minibatches of one example, for methods that compare the examples of a domain."""
@@ -228,7 +242,7 @@ class Wrapper(Algorithm):
 
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """The update of the algorithm inside."""
-        self.inner.rng = self.rng
+        self.inner.rng, self.inner.tape = self.rng, self.tape
         metrics = self.inner.update(minibatches, unlabeled)
         self.step += 1
         return metrics

@@ -149,7 +149,7 @@ def adrmx_space(dataset: str, size_class: SizeClass) -> Space:
     )
 
 
-@register(space=adrmx_space, paper="Demirel et al., 2023", needs=("domain labels", "two domains"))
+@register(space=adrmx_space, paper="Demirel et al., 2023", needs=("domain labels", "two domains"), capturable=True)
 class ADRMX(Players):
     """Subtracts what a second featurizer says of the domain, and remixes both parts within a class.
 
@@ -189,7 +189,7 @@ class ADRMX(Players):
     def remix_loss(self, invariant: torch.Tensor, domain: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The risk of one random pair of examples a class, summed over classes and divided by their number."""
         classes = torch.arange(self.num_classes, device=y.device)
-        order = self.drawn(self.rng.random(len(y)))
+        order = self.drawn(lambda rng: rng.random(len(y)))
         found, pairs = order.where(y == classes[:, None], -1.0).topk(2, dim=1)
         logits = self.classifier_label_1(invariant[pairs[:, 0]] + domain[pairs[:, 1]])
         losses = F.cross_entropy(logits, classes, reduction="none")

@@ -82,7 +82,7 @@ def descend(loss: torch.Tensor, *optimizers: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
-@register(space=Space(sag_w_adv=log_uniform(1e-2, 1e1, default=0.1)), paper="Nam et al., 2021")
+@register(space=Space(sag_w_adv=log_uniform(1e-2, 1e1, default=0.1)), paper="Nam et al., 2021", capturable=True)
 class SagNet(Algorithm):
     """Classifies by content under random styles, and makes the features useless to a head that sees style alone.
 
@@ -115,8 +115,8 @@ class SagNet(Algorithm):
     def mixed_styles(self, features: torch.Tensor) -> torch.Tensor:
         """Each example's content in a style between its own and another's."""
         content, mean, variance = content_and_style(features)
-        share = self.drawn(self.rng.random((len(features), 1)))
-        partners = self.drawn(self.rng.permutation(len(features)))
+        share = self.drawn(lambda rng: rng.random((len(features), 1)))
+        partners = self.drawn(lambda rng: rng.permutation(len(features)))
         mean = share * mean + (1 - share) * mean[partners]
         variance = share * variance + (1 - share) * variance[partners]
         return in_style(content, mean, variance)
@@ -124,7 +124,7 @@ class SagNet(Algorithm):
     def swapped_contents(self, features: torch.Tensor) -> torch.Tensor:
         """Another example's content, as a constant, in each example's style."""
         content, mean, variance = content_and_style(features)
-        partners = self.drawn(self.rng.permutation(len(features)))
+        partners = self.drawn(lambda rng: rng.permutation(len(features)))
         return in_style(content.detach()[partners], mean, variance)
 
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:

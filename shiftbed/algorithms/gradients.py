@@ -180,6 +180,7 @@ def after_first_adam_step(
     space=Space(mldg_beta=log_uniform(1e-1, 1e1, default=1.0), n_meta_test=choice(1, 2, default=2)),
     paper="Li et al., 2018",
     needs=("domain labels", "two domains"),
+    capturable=True,
 )
 class MLDG(GradientRule):
     """Asks that a step on one domain also lowers the risk of another.
@@ -192,14 +193,12 @@ class MLDG(GradientRule):
 
     def gradients(self, batches: Batches) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Those of meta-training domains, plus β times those of meta-test domains after an inner step."""
-        minibatches = list(batches)
-        order = self.rng.permutation(len(minibatches)).tolist()
-        held_out = max(1, min(self.hparams["n_meta_test"], len(order) - 1))
+        minibatches = self.shuffled(batches)
+        held_out = max(1, min(self.hparams["n_meta_test"], len(minibatches) - 1))
         names, parameters = zip(*trainable(self.network).items(), strict=True)
         beta, lr, weight_decay = (self.hparams[name] for name in ("mldg_beta", "lr", "weight_decay"))
         losses, total = [], [torch.zeros_like(parameter) for parameter in parameters]
-        for i, j in zip(order[:-held_out], cycle(order[-held_out:]), strict=False):
-            (x, y), (x_test, y_test) = minibatches[i], minibatches[j]
+        for (x, y), (x_test, y_test) in zip(minibatches[:-held_out], cycle(minibatches[-held_out:]), strict=False):
             risk = F.cross_entropy(self.network(x), y)
             gradients = torch.autograd.grad(risk, parameters, materialize_grads=True)
             moved = after_first_adam_step(parameters, gradients, lr, weight_decay)

@@ -20,6 +20,7 @@ from shiftbed.hparams import Space, choice, log_uniform, uniform
 @register(
     space=Space(mixup_alpha=log_uniform(1e-1, 1e1, default=0.2)),
     paper="Xu et al., 2019; Yan et al., 2020; Wang et al., 2020",
+    capturable=True,
 )
 class Mixup(ERM):
     """Trains on convex combinations of examples of two domains and of their losses.
@@ -32,13 +33,11 @@ class Mixup(ERM):
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean over a random cycle of domains of the mixed cross-entropy of neighbours."""
-        minibatches = list(batches)
+        minibatches = self.shuffled(batches)
         alpha = self.hparams["mixup_alpha"]
-        order = self.rng.permutation(len(minibatches))
-        shares = self.rng.beta(alpha, alpha, len(minibatches))
+        shares = self.drawn(lambda rng: rng.beta(alpha, alpha, len(batches)))
         inputs, pairs = [], []
-        for i, share in enumerate(shares.tolist()):
-            (x1, y1), (x2, y2) = minibatches[order[i]], minibatches[order[(i + 1) % len(order)]]
+        for (x1, y1), (x2, y2), share in zip(minibatches, [*minibatches[1:], minibatches[0]], shares, strict=True):
             size = min(len(y1), len(y2))
             inputs.append(share * x1[:size] + (1 - share) * x2[:size])
             pairs.append((share, y1[:size], y2[:size]))
@@ -109,8 +108,8 @@ class MixStyle(ERM):
             if maps[0, 0].numel() < 2:
                 raise AlgorithmError("MixStyle cannot mix maps of one pixel; leave late stages out of mixstyle_layers.")
             alpha = self.hparams["mixstyle_alpha"]
-            shares = self.drawn(self.rng.beta(alpha, alpha, len(maps)))
-            return mix_styles(maps, self.drawn(self.partners(batches.sizes)), shares)
+            shares = self.drawn(lambda rng: rng.beta(alpha, alpha, len(maps)))
+            return mix_styles(maps, self.drawn(lambda _: self.partners(batches.sizes)), shares)
 
         with ExitStack() as hooks:
             for layer in str(self.hparams["mixstyle_layers"]) if self.training else "":
@@ -183,8 +182,8 @@ class FACT(ERM):
         if self.steps_per_epoch is None:
             raise AlgorithmError("FACT ramps over epochs and must know their length; call start(plan) before update.")
         count = len(batches.y)
-        shares = self.drawn(self.rng.uniform(0, self.hparams["fact_alpha"], count))
-        partners = self.drawn(self.rng.permutation(count))
+        shares = self.drawn(lambda rng: rng.uniform(0, self.hparams["fact_alpha"], count))
+        partners = self.drawn(lambda rng: rng.permutation(count))
         views = torch.cat([batches.x, mix_amplitudes(batches.x, partners, shares)])
         logits = self.network(views)
         with torch.no_grad():

@@ -71,7 +71,7 @@ def shuffled_within_classes(y: torch.Tensor, ranks: torch.Tensor) -> torch.Tenso
     return torch.empty_like(order).scatter_(0, order, shuffled)
 
 
-@register(paper="Kim et al., 2021")
+@register(paper="Kim et al., 2021", capturable=True)
 class SelfReg(ERM):
     """Pulls the logits and features of an example towards those of others of its class.
 
@@ -98,8 +98,8 @@ class SelfReg(ERM):
             raise AlgorithmError("SelfReg needs at least 2 examples a step, for its batch norm; raise batch_size.")
         features = self.featurizer(batches.x)
         logits, projected = self.classifier(features), self.cdpl(features)
-        share = self.rng.beta(0.5, 0.5)
-        draws = [self.drawn(self.rng.permutation(len(batches.y))) for _ in range(2)]
+        share = self.drawn(lambda rng: rng.beta(0.5, 0.5))
+        draws = [self.drawn(lambda rng: rng.permutation(len(batches.y))) for _ in range(2)]
         one, two = (shuffled_within_classes(batches.y, ranks) for ranks in draws)
 
         def distance(to_logits: torch.Tensor, to_features: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ def urm_space(dataset: str, size_class: SizeClass) -> Space:
     )
 
 
-@register(space=urm_space, paper="Krishnamachari et al., 2024")
+@register(space=urm_space, paper="Krishnamachari et al., 2024", capturable=True)
 class URM(ERM):
     """Spreads the features evenly: a discriminator must not tell them from uniform noise.
 
@@ -163,7 +163,7 @@ class URM(ERM):
         """Cross-entropy and what the features gain by passing for noise, plus the discriminator's own loss."""
         features = self.network[1](self.featurizer(batches.x))
         risk = F.cross_entropy(self.classifier(features), batches.y)
-        noise = self.drawn(self.rng.uniform(self.lowest, 1.0, features.shape))
+        noise = self.drawn(lambda rng: rng.uniform(self.lowest, 1.0, features.shape))
         fixed = {name: value.detach() for name, value in self.discriminator.named_parameters()}
         passing = F.softplus(-functional_call(self.discriminator, fixed, (features,))).mean()  # −log of "noise"
         on_noise = F.softplus(-self.discriminator(noise)).mean()

@@ -96,8 +96,8 @@ class StableNet(ERM):
     def learned_weights(self, z: torch.Tensor) -> torch.Tensor:
         """Logits of the weights of a step's examples, after 20 steps of gradient descent with momentum."""
         remembered = self.get_buffer("memory_weights").masked_fill(self.get_buffer("memory_age") == 0, -math.inf)
-        frequencies = self.drawn(self.rng.standard_normal(INNER_STEPS))
-        phases = self.drawn(self.rng.uniform(0, 2 * math.pi, (INNER_STEPS, z.shape[1])))
+        frequencies = self.drawn(lambda rng: rng.standard_normal(INNER_STEPS))
+        phases = self.drawn(lambda rng: rng.uniform(0, 2 * math.pi, (INNER_STEPS, z.shape[1])))
         weights, velocity = torch.ones_like(z[:, 0]), torch.zeros_like(z[:, 0])
         for k, functions in enumerate(fourier_features(torch.cat([z, self.get_buffer("memory")]), frequencies, phases)):
             shares = torch.cat([weights, remembered]).softmax(0)

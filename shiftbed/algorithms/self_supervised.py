@@ -46,6 +46,7 @@ def shuffle_tiles(x: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
     space=Space(jigen_alpha=uniform(0.1, 1.0, default=0.7), jigen_beta=uniform(0.5, 1.0, default=0.9)),
     paper="Carlucci et al., 2019",
     needs=("images",),
+    capturable=True,
 )
 class JiGen(ERM):
     """Learns the classes together with the order of the tiles of shuffled images.
@@ -58,21 +59,29 @@ class JiGen(ERM):
     found the paper's; images keep their size (the paper's sides are multiples of three) and tiles keep their colours.
     """
 
+    orders: torch.Tensor
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:
         super().__init__(input_shape, num_classes, num_domains, hparams)
         self.jigsaw = nn.Linear(self.featurizer.n_outputs, len(ORDERS))
+        self.register_buffer("orders", torch.from_numpy(ORDERS), persistent=False)
         self.optimizer = self.make_optimizer()
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean risk of the whole images plus alpha times the mean cross-entropy of all images' orders."""
         count = len(batches.y)
-        chosen = self.rng.integers(len(ORDERS), size=count)
-        chosen[self.rng.random(count) < self.hparams["jigen_beta"]] = 0
-        whole = (chosen == 0) / max((chosen == 0).sum(), 1)
-        features = self.featurizer(shuffle_tiles(batches.x, self.drawn(ORDERS[chosen])))
+
+        def choose(rng: np.random.Generator) -> np.ndarray:
+            chosen = rng.integers(len(ORDERS), size=count)
+            chosen[rng.random(count) < self.hparams["jigen_beta"]] = 0
+            return chosen
+
+        chosen = self.drawn(choose)
+        features = self.featurizer(shuffle_tiles(batches.x, self.orders[chosen]))
         losses = F.cross_entropy(self.classifier(features), batches.y, reduction="none")
-        risk = (self.drawn(whole) * losses).sum()
-        puzzle = F.cross_entropy(self.jigsaw(features), self.drawn(chosen))
+        whole = chosen == 0
+        risk = (whole * losses).sum() / whole.sum().clamp_min(1)
+        puzzle = F.cross_entropy(self.jigsaw(features), chosen)
         return risk + self.hparams["jigen_alpha"] * puzzle, {"risk": risk, "puzzle": puzzle}

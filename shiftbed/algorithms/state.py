@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng"}
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng", "tape"}
 GENERATORS = {"Philox": np.random.Philox, "PCG64": np.random.PCG64}
 HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 

@@ -83,7 +83,7 @@ def _use_features(trainer: Trainer, cache: Features) -> None:
     network[0] = nn.Identity()
     algorithm.add_module("featurizer", nn.Identity())
     if trainer.runtime.on_gpu:  # nothing but the head is left, whose step is always the same
-        trainer._captured = CapturedStep(trainer._make_step)
+        trainer._captured = CapturedStep(trainer.algorithm, trainer._make_step)
 
 
 @torch.no_grad()

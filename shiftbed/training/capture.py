@@ -1,59 +1,81 @@
 """Replaying a step as a CUDA graph: one launch instead of hundreds."""
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from shiftbed.algorithms import Algorithm
+from shiftbed.algorithms.draws import Tape
+
 WARM_UP = 3  # real steps of each phase that run plainly first: they fill optimizer states and choose kernels
 
 
+@dataclass
+class Phase:
+    """Steps of the same arithmetic.
+
+    Attributes:
+        plain_steps: How many of them ran plainly.
+        tape: What the host draws for one.
+        graph: The captured one.
+        metrics: What it says of itself, in tensors that every replay fills.
+    """
+
+    plain_steps: int = 0
+    tape: Tape = field(default_factory=Tape)
+    graph: torch.cuda.CUDAGraph | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
 class CapturedStep:
-    """A step that runs plainly at first and is then replayed, once for each phase of the algorithm.
+    """A step that runs plainly at first and is then replayed, once captured for each phase of the algorithm.
 
     The warm-up steps, the captured one and all replays are steps of the training: nothing is done twice.
 
     Args:
-        step: Makes one step from tensors on the GPU; it must branch on no value and draw nothing on the host.
+        algorithm: Whose step it is.
+        step: Makes one from tensors on the GPU. It must branch on no value, and draw on the host by `drawn` alone.
     """
 
-    def __init__(self, step: Callable[..., dict[str, Any]]) -> None:
+    def __init__(self, algorithm: Algorithm, step: Callable[..., dict[str, Any]]) -> None:
+        self._algorithm = algorithm
         self._step = step
         self._stream = torch.cuda.Stream()
-        self._phase: Hashable = None
-        self._plain_steps = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._pool = torch.cuda.graph_pool_handle()  # phases are never replayed at once, and leave each other nothing
         self._inputs: tuple[torch.Tensor, ...] = ()
-        self._metrics: dict[str, Any] = {}
-
-    @property
-    def replays(self) -> bool:
-        """Whether the last step was a replay."""
-        return self._graph is not None
+        self._phases: dict[Hashable, Phase] = {}
+        self.replays = False
 
     def __call__(self, phase: Hashable, *inputs: torch.Tensor) -> dict[str, Any]:
-        """Makes one step.
+        """Makes one step; `replays` then says whether it was a replay.
 
         Args:
-            phase: What the algorithm's arithmetic depends on at this step; another one is captured anew.
+            phase: What the algorithm's arithmetic depends on at this step.
             *inputs: The step's tensors, of the same shapes every time.
         """
-        if phase != self._phase:
-            self._phase, self._plain_steps, self._graph = phase, 0, None
-        if self._graph is None and self._plain_steps < WARM_UP:
-            self._plain_steps += 1
+        now = self._phases.setdefault(phase, Phase())
+        self._algorithm.tape = now.tape
+        self.replays = now.plain_steps >= WARM_UP
+        if not self.replays:
+            now.plain_steps += 1
+            now.tape.erase()
             return self._beside(lambda: self._step(*inputs))
-        if self._graph is None:
+        if not self._inputs:
             self._inputs = tuple(tensor.clone() for tensor in inputs)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self._stream):
-                self._metrics = self._step(*self._inputs)
-            self._graph = graph
         else:
             for own, given in zip(self._inputs, inputs, strict=True):
                 own.copy_(given)
-        self._graph.replay()
-        return self._metrics
+        now.tape.draw(self._algorithm.rng)
+        if now.graph is None:
+            self._algorithm.zero_grad()  # a replay would add to gradients left over, in memory that is no longer theirs
+            graph = torch.cuda.CUDAGraph()
+            with now.tape.fixed(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                now.metrics = self._step(*self._inputs)
+            now.graph = graph
+        now.graph.replay()
+        return now.metrics
 
     def _beside(self, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Runs on the stream that will capture, so that its memory and kernels are the same."""

@@ -80,11 +80,11 @@ class Trainer:
         entry = ALGORITHMS[self.job.algorithm]
         if not (self.runtime.accelerate and entry.capturable):
             return None
-        featurizer = getattr(self.algorithm, "featurizer", None)
-        if isinstance(featurizer, FeaturizerModule) and not any(one._forward_hooks for one in featurizer.modules()):
-            torch._dynamo.config.recompile_limit = 64  # one for each batch size; beyond it steps would run plainly
-            featurizer.accelerate()
-        return CapturedStep(self._make_step)
+        torch._dynamo.config.recompile_limit = 64  # one for each batch size; beyond it steps would run plainly
+        for module in self.algorithm.modules():
+            if isinstance(module, FeaturizerModule) and not any(one._forward_hooks for one in module.modules()):
+                module.accelerate()
+        return CapturedStep(self.algorithm, self._make_step)
 
     def advance(self) -> dict[str, Any]:
         """One update; returns what the algorithm says of it."""
@@ -121,7 +121,7 @@ class Trainer:
     def _save_memory(self) -> bool:
         """Parts of a batch one after the other for separable losses, else activations computed twice, if possible."""
         if self._captured is not None:  # its graph holds memory of its own, and always the whole batch
-            self._captured = None
+            self._captured = self.algorithm.tape = None
             return True
         algorithm = self.algorithm
         if live_norms(algorithm):  # parts have other statistics, and what is computed twice counts twice in them

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shiftbed import networks
-from shiftbed.algorithms import ALGORITHMS, Batches, call_hook
+from shiftbed.algorithms import ALGORITHMS, Batches, call_hook, register
 from shiftbed.networks import FeaturizerModule
 from shiftbed.protocols import LeaveOut
 from shiftbed.training.device import Runtime, numerics
@@ -20,6 +20,7 @@ from shiftbed.training.trainer import Trainer
 from tests.algorithms.common import Examples, build, make_batches
 from tests.conftest import augmented_job
 from tests.training.test_augmented_jobs import ragged
+from tests.training.test_crashes import PastedNoise
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
 NAMES = list(ALGORITHMS)
@@ -75,6 +76,7 @@ def job(algorithm, **overrides):
     how = recipe("quick", "ColoredDigits", steps=40, evaluate_every=20)
     space = ALGORITHMS[algorithm].space("", "small")
     early = {key: 15 for key in space if "anneal" in key or "burnin" in key}
+    early |= {"mlp_dropout": 0.5} if "mlp_dropout" in space else {}
     return make_job("ColoredDigits", algorithm, LeaveOut(("-90%",)), how, overrides={**early, **overrides})
 
 
@@ -130,10 +132,11 @@ def test_captured_steps_take_streamed_images_of_different_sizes(tiny_colours, mo
 
 
 def test_a_class_that_draws_with_numpy_is_not_captured():
-    assert Trainer(job("Mixup"), Runtime("cuda"))._captured is None
+    register()(PastedNoise)
+    assert Trainer(job("PastedNoise"), Runtime("cuda"))._captured is None
 
 
-@pytest.mark.parametrize("name", ["IRM", "Mixup", "SWAD"])
+@pytest.mark.parametrize("name", ["IRM", "Mixup", "DANN", "SWAD"])
 def test_interrupted_it_ends_with_the_same_bytes(name, tmp_path):
     runtime, one = Runtime("cuda", deterministic=True), job(name)
     run_job(one, LocalStore(tmp_path / "whole"), keep="final", runtime=runtime)
