@@ -67,6 +67,7 @@ class Averaging(Wrapper):
     paper="Arpit et al., 2022",
     selection="training-domain-validation",
     separable=True,
+    capturable=True,
 )
 class EoA(Averaging):
     """Predicts with the plain mean of all weights after the first `eoa_start` steps.
@@ -118,7 +119,7 @@ def recompute_statistics(algorithm: Averaging, inputs: list[torch.Tensor]) -> No
     algorithm.train(mode)
 
 
-@register(space=swad_space, paper="Cha et al., 2021", selection="last-step", separable=True)
+@register(space=swad_space, paper="Cha et al., 2021", selection="last-step", separable=True, capturable=True)
 class SWAD(Averaging):
     """Predicts with the mean of all weights between the first minimum of the validation loss and its rise.
 

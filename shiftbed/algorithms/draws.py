@@ -16,6 +16,11 @@ def upload(draw: Draw, rng: np.random.Generator, weight: torch.Tensor) -> torch.
     return values.to(weight.device, weight.dtype if values.is_floating_point() else None, non_blocking=True)
 
 
+def with_rest(shares: np.ndarray | float) -> np.ndarray:
+    """Shares and what is left of 1, in a last dimension of two."""
+    return np.stack([shares, 1 - np.asarray(shares)], -1)
+
+
 class Tape:
     """The draws of a step that is replayed: its tensors stay, and every replay finds new draws in them."""
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from shiftbed.algorithms.base import ERM, Metrics, Minibatches, TrainingPlan, register
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.draws import with_rest
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, choice, log_uniform, uniform
 
@@ -35,16 +36,18 @@ class Mixup(ERM):
         """Mean over a random cycle of domains of the mixed cross-entropy of neighbours."""
         minibatches = self.shuffled(batches)
         alpha = self.hparams["mixup_alpha"]
-        shares = self.drawn(lambda rng: rng.beta(alpha, alpha, len(batches)))
+        shares = self.drawn(lambda rng: with_rest(rng.beta(alpha, alpha, len(batches))))
         inputs, pairs = [], []
-        for (x1, y1), (x2, y2), share in zip(minibatches, [*minibatches[1:], minibatches[0]], shares, strict=True):
+        for (x1, y1), (x2, y2), (share, rest) in zip(
+            minibatches, [*minibatches[1:], minibatches[0]], shares, strict=True
+        ):
             size = min(len(y1), len(y2))
-            inputs.append(share * x1[:size] + (1 - share) * x2[:size])
-            pairs.append((share, y1[:size], y2[:size]))
+            inputs.append(share * x1[:size] + rest * x2[:size])
+            pairs.append((share, y1[:size], rest, y2[:size]))
         logits = self.network(torch.cat(inputs)).split([len(x) for x in inputs])
         losses = [
-            share * F.cross_entropy(out, y1) + (1 - share) * F.cross_entropy(out, y2)
-            for out, (share, y1, y2) in zip(logits, pairs, strict=True)
+            share * F.cross_entropy(out, y1) + rest * F.cross_entropy(out, y2)
+            for out, (share, y1, rest, y2) in zip(logits, pairs, strict=True)
         ]
         return torch.stack(losses).mean(), {}
 

@@ -81,7 +81,7 @@ def _wrapped(name: str, outer: AlgorithmEntry, inner: AlgorithmEntry) -> Algorit
         needs=needs,
         revision=f"{outer.revision}({inner.revision})",
         separable=outer.separable and inner.separable,
-        capturable=False,
+        capturable=outer.capturable and inner.capturable,
     )
 
 
@@ -109,7 +109,8 @@ def register(
         selection: The name of its own model-selection rule; None marks it incomplete in DomainBed's sense.
         revision: Raised whenever its results change. Classes outside this package get a hash of their file instead.
         separable: Its loss is a mean over examples, so that gradients of parts of a batch add up.
-        capturable: A step draws nothing on the host and branches on no value, so that a CUDA graph can replay it.
+        capturable: A step draws on the host by `drawn` alone and branches on no value, so that a CUDA graph can replay
+            it. Of a wrapper: the steps of the algorithm inside are all like its own, so that they can be replayed.
     """
     given = space or Space()
     spaces = given if callable(given) else (lambda dataset, size_class: given)

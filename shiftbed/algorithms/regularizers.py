@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from shiftbed.algorithms.base import ERM, Metrics, register
 from shiftbed.algorithms.batches import Batches
+from shiftbed.algorithms.draws import with_rest
 from shiftbed.algorithms.numerics import full_precision
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import SizeClass, Space, choice, log_uniform, uniform
@@ -98,7 +99,7 @@ class SelfReg(ERM):
             raise AlgorithmError("SelfReg needs at least 2 examples a step, for its batch norm; raise batch_size.")
         features = self.featurizer(batches.x)
         logits, projected = self.classifier(features), self.cdpl(features)
-        share = self.drawn(lambda rng: rng.beta(0.5, 0.5))
+        share, rest = self.drawn(lambda rng: with_rest(rng.beta(0.5, 0.5)))
         draws = [self.drawn(lambda rng: rng.permutation(len(batches.y))) for _ in range(2)]
         one, two = (shuffled_within_classes(batches.y, ranks) for ranks in draws)
 
@@ -106,8 +107,8 @@ class SelfReg(ERM):
             return F.mse_loss(logits, to_logits) + 0.3 * F.mse_loss(features, to_features)
 
         partner = [values[one] for values in (logits, projected)]
-        mixture = [share * values[one] + (1 - share) * values[two] for values in (logits, projected)]
-        penalty = share * distance(*partner) + (1 - share) * distance(*mixture)
+        mixture = [share * values[one] + rest * values[two] for values in (logits, projected)]
+        penalty = share * distance(*partner) + rest * distance(*mixture)
         loss = F.cross_entropy(logits, batches.y)
         return loss + loss.detach().clamp_max(1) * penalty, {"penalty": penalty}
 

@@ -81,7 +81,7 @@ class JiGen(ERM):
         chosen = self.drawn(choose)
         features = self.featurizer(shuffle_tiles(batches.x, self.orders[chosen]))
         losses = F.cross_entropy(self.classifier(features), batches.y, reduction="none")
-        whole = chosen == 0
-        risk = (whole * losses).sum() / whole.sum().clamp_min(1)
+        whole = (chosen == 0).to(losses.dtype)
+        risk = (whole / whole.sum().clamp_min(1) * losses).sum()
         puzzle = F.cross_entropy(self.jigsaw(features), chosen)
         return risk + self.hparams["jigen_alpha"] * puzzle, {"risk": risk, "puzzle": puzzle}

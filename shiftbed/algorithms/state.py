@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng", "tape"}
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng", "tape", "update"}  # the last two are the engine's
 GENERATORS = {"Philox": np.random.Philox, "PCG64": np.random.PCG64}
 HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 

@@ -66,6 +66,11 @@ class TaskData:
         self._fetcher = ThreadPoolExecutor(1) if self.pool.resident is None else None
 
     @property
+    def sizes(self) -> list[int]:
+        """The number of examples of each training domain in a step."""
+        return [self.batch_size] * len(self.streams)
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input, as the network sees it."""
         shape, size = self.pool.input_shape, self.augmentation.size
@@ -95,10 +100,9 @@ class TaskData:
             x = as_model_input(self.pool.inputs(places))
         else:
             x = augment(self.pool.inputs(places), _with_tensors(self._block.changes, more))
-        sizes = [self.batch_size] * len(self.streams)
-        x, *unlabelled = x.split([sum(sizes), *([self.batch_size] * len(self.unlabelled))])
+        x, *unlabelled = x.split([sum(self.sizes), *([self.batch_size] * len(self.unlabelled))])
         places = places[: len(x)]
-        return Batches(x, self.pool.labels[places], sizes, self.training.positions[places], unlabelled)
+        return Batches(x, self.pool.labels[places], self.sizes, self.training.positions[places], unlabelled)
 
     def evaluation_inputs(self, places: np.ndarray, words: np.ndarray | None = None) -> torch.Tensor:
         """Inputs for evaluation, on the device; with random words, changed as training images are."""

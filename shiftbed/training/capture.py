@@ -1,15 +1,21 @@
 """Replaying a step as a CUDA graph: one launch instead of hundreds."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from shiftbed.algorithms import Algorithm
+from shiftbed.algorithms import Algorithm, Batches
 from shiftbed.algorithms.draws import Tape
 
+Metrics = dict[str, Any]
 WARM_UP = 3  # real steps of each phase that run plainly first: they fill optimizer states and choose kernels
+
+
+def fixed_size(x: torch.Tensor) -> None:
+    """Has networks compiled for the size of this batch: kernels for any size are a quarter slower."""
+    torch._dynamo.mark_static(x, 0)
 
 
 @dataclass
@@ -26,7 +32,34 @@ class Phase:
     plain_steps: int = 0
     tape: Tape = field(default_factory=Tape)
     graph: torch.cuda.CUDAGraph | None = None
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=dict)
+
+
+class CapturedUpdate:
+    """The update of an algorithm inside a wrapper, which goes on in Python around it.
+
+    Args:
+        algorithm: The algorithm inside.
+        sizes: The number of examples of each domain, the same at every step.
+    """
+
+    def __init__(self, algorithm: Algorithm, sizes: Sequence[int]) -> None:
+        self._algorithm = algorithm
+        plain = algorithm.update
+
+        def update(x: torch.Tensor, y: torch.Tensor, positions: torch.Tensor, *unlabeled: torch.Tensor) -> Metrics:
+            fixed_size(x)
+            return plain(Batches(x, y, sizes, positions), list(unlabeled) or None)
+
+        self.step = CapturedStep(algorithm, update)
+
+    def __call__(self, minibatches: Batches, unlabeled: Sequence[torch.Tensor] | None = None) -> Metrics:
+        """As of any algorithm."""
+        now, positions = self._algorithm.step, minibatches.positions
+        assert positions is not None  # the engine made these minibatches
+        metrics = self.step(self._algorithm.phase(now), minibatches.x, minibatches.y, positions, *(unlabeled or ()))
+        self._algorithm.step = now + 1  # a replay runs no Python
+        return metrics
 
 
 class CapturedStep:
@@ -39,7 +72,7 @@ class CapturedStep:
         step: Makes one from tensors on the GPU. It must branch on no value, and draw on the host by `drawn` alone.
     """
 
-    def __init__(self, algorithm: Algorithm, step: Callable[..., dict[str, Any]]) -> None:
+    def __init__(self, algorithm: Algorithm, step: Callable[..., Metrics]) -> None:
         self._algorithm = algorithm
         self._step = step
         self._stream = torch.cuda.Stream()
@@ -48,7 +81,7 @@ class CapturedStep:
         self._phases: dict[Hashable, Phase] = {}
         self.replays = False
 
-    def __call__(self, phase: Hashable, *inputs: torch.Tensor) -> dict[str, Any]:
+    def __call__(self, phase: Hashable, *inputs: torch.Tensor) -> Metrics:
         """Makes one step; `replays` then says whether it was a replay.
 
         Args:
@@ -77,7 +110,7 @@ class CapturedStep:
         now.graph.replay()
         return now.metrics
 
-    def _beside(self, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _beside(self, step: Callable[[], Metrics]) -> Metrics:
         """Runs on the stream that will capture, so that its memory and kernels are the same."""
         self._stream.wait_stream(torch.cuda.current_stream())
         try:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, call_hook, has_hook
+from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, Wrapper, call_hook, has_hook
 from shiftbed.algorithms.averaging import live_norms
+from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
 from shiftbed.networks import FeaturizerModule
@@ -18,7 +19,7 @@ from shiftbed.protocols import Split
 from shiftbed.selection import SELECTIONS
 from shiftbed.training.augment import augmentation_words
 from shiftbed.training.batches import TaskData
-from shiftbed.training.capture import CapturedStep
+from shiftbed.training.capture import CapturedStep, CapturedUpdate, fixed_size
 from shiftbed.training.device import Runtime, numerics
 from shiftbed.training.evaluation import on_host, split_metrics
 from shiftbed.training.files import Row
@@ -84,7 +85,12 @@ class Trainer:
         for module in self.algorithm.modules():
             if isinstance(module, FeaturizerModule) and not any(one._forward_hooks for one in module.modules()):
                 module.accelerate()
-        return CapturedStep(self.algorithm, self._make_step)
+        inside = innermost(self.algorithm)
+        if inside is self.algorithm:
+            return CapturedStep(self.algorithm, self._make_step)
+        captured = CapturedUpdate(inside, self.data.sizes)
+        inside.update = captured  # type: ignore[method-assign, assignment]  # only for the minibatches that are made here
+        return captured.step
 
     def advance(self) -> dict[str, Any]:
         """One update; returns what the algorithm says of it."""
@@ -104,7 +110,7 @@ class Trainer:
         """A step; where the memory does not suffice, one that needs less of it and comes to the same, or a sentence."""
         while True:
             try:
-                if self._captured is None:
+                if self._captured is None or isinstance(self.algorithm, Wrapper):
                     return self._make_step(*inputs)
                 metrics = self._captured(self.algorithm.phase(self.step), *inputs)
                 self.algorithm.step = self.step + 1  # a replay runs no Python
@@ -121,7 +127,9 @@ class Trainer:
     def _save_memory(self) -> bool:
         """Parts of a batch one after the other for separable losses, else activations computed twice, if possible."""
         if self._captured is not None:  # its graph holds memory of its own, and always the whole batch
-            self._captured = self.algorithm.tape = None
+            inside = innermost(self.algorithm)
+            self._captured = self.algorithm.tape = inside.tape = None
+            vars(inside).pop("update", None)
             return True
         algorithm = self.algorithm
         if live_norms(algorithm):  # parts have other statistics, and what is computed twice counts twice in them
@@ -140,7 +148,7 @@ class Trainer:
         """The arithmetic of a step."""
         batches = self.data.batches(*inputs)
         if self._captured is not None:
-            torch._dynamo.mark_static(batches.x, 0)  # kernels for any batch size are a quarter slower
+            fixed_size(batches.x)
         metrics = self.algorithm.update(batches, list(batches.unlabeled) or None)
         if not isinstance(metrics, dict):
             name = type(self.algorithm).__name__
