@@ -8,7 +8,7 @@ from shiftbed.algorithms import ALGORITHMS, call_hook
 from shiftbed.algorithms.draws import Tape
 from tests.algorithms.common import Examples, build, make_batches
 
-CAPTURABLE = [name for name in ALGORITHMS if ALGORITHMS[name].capturable]
+CAPTURABLE = [*(name for name in ALGORITHMS if ALGORITHMS[name].capturable), "SWAD(Mixup)"]
 
 
 class Exhausted:
