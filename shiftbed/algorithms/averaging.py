@@ -17,6 +17,11 @@ from shiftbed.hparams import SizeClass, Space, constant, log_uniform
 REFRESH_BATCHES = 16
 
 
+def laid_out_as(weight: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Values in memory as a weight is, which compiled networks rely on; a copy if they are not."""
+    return values if values.stride() == weight.stride() else torch.empty_like(weight).copy_(values)
+
+
 class Averaging(Wrapper):
     """Predicts with averaged weights: all parameters, and the running statistics of batch norm.
 
@@ -44,13 +49,13 @@ class Averaging(Wrapper):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Lends the algorithm inside the averaged weights; what is done to them is done to `average`."""
+        """Lends the algorithm inside the averaged weights; what is done to vectors among them is done to `average`."""
         weights = self.weights()
         own = [weight.data for weight in weights]
         parts = self.average.split([weight.numel() for weight in weights])
         try:
             for weight, part in zip(weights, parts, strict=True):
-                weight.data = part.view(weight.shape)
+                weight.data = laid_out_as(weight, part.view(weight.shape))
             yield
         finally:
             for weight, data in zip(weights, own, strict=True):

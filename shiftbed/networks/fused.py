@@ -106,8 +106,8 @@ class ReluGroupNorm(torch.autograd.Function):
     ) -> torch.Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         n, c = x.shape[:2]
-        y = x.new_empty(n, c) if pooled else torch.empty_like(x)
         mean, scale = torch.empty(2, n, c, device=x.device)
+        y = torch.empty_like(mean if pooled else x)  # as torch's norm, a mean is in float32
         grid, constants = _launch(x, groups, *FORWARD)
         _forward[grid](x, bias, weight, shift, y, mean, scale, eps, **constants, pooled=pooled)
         ctx.save_for_backward(x, bias, weight, mean, scale)

@@ -1,6 +1,8 @@
 """Replaying a step as a CUDA graph: one launch instead of hundreds."""
 
-from collections.abc import Callable, Hashable, Sequence
+import gc
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,18 @@ WARM_UP = 3  # real steps of each phase that run plainly first: they fill optimi
 def fixed_size(x: torch.Tensor) -> None:
     """Has networks compiled for the size of this batch: kernels for any size are a quarter slower."""
     torch._dynamo.mark_static(x, 0)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keeps the graphs of earlier jobs, which refer to themselves, from being freed while another one is captured."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @dataclass
@@ -104,7 +118,7 @@ class CapturedStep:
         if now.graph is None:
             self._algorithm.zero_grad()  # a replay would add to gradients left over, in memory that is no longer theirs
             graph = torch.cuda.CUDAGraph()
-            with now.tape.fixed(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with now.tape.fixed(), no_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 now.metrics = self._step(*self._inputs)
             now.graph = graph
         now.graph.replay()

@@ -312,3 +312,15 @@ def test_wrappers_wrap_other_algorithms_by_name(name):
 def test_swad_s_threshold_is_lower_on_vlcs():
     assert ALGORITHMS["SWAD"].space("VLCS", "large")["swad_tolerance_ratio"].default == 0.2
     assert ALGORITHMS["SWAD"].space("PACS", "large")["swad_tolerance_ratio"].default == 0.3
+
+
+def test_lent_weights_lie_in_memory_as_the_networks_own():
+    """Compiled networks refuse others; an average is one long vector."""
+    eoa = build("EoA", eoa_start=0).to(memory_format=torch.channels_last)
+    for step in range(3):
+        eoa.update(make_batches(step))
+    strides = [weight.stride() for weight in eoa.weights()]
+    assert any(len(stride) == 4 and stride[1] == 1 for stride in strides)
+    with eoa.averaged():
+        assert [weight.stride() for weight in eoa.weights()] == strides
+        assert torch.equal(eoa.iterate(), eoa.average)
