@@ -229,7 +229,7 @@ class Wrapper(Algorithm):
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """The update of the algorithm inside."""
         self.inner.rng = self.rng
-        metrics = self.inner.update(minibatches, unlabeled)
+        metrics = self.inner.update(minibatches, *([] if unlabeled is None else [unlabeled]))  # as the engine does
         self.step += 1
         return metrics
 
@@ -252,7 +252,7 @@ def has_hook(cls: "type[Algorithm] | None", hook: Hook) -> bool:
 
 def call_hook(algorithm: Algorithm, hook: Hook, argument: Any) -> None:
     """Calls one of the three optional methods where the class, or one it wraps, defines it."""
-    if hasattr(algorithm, hook):
+    if hasattr(type(algorithm), hook):  # a published class may count in an attribute of this name
         getattr(algorithm, hook)(argument)
     if isinstance(algorithm, Wrapper):
         algorithm.inner.rng = algorithm.rng

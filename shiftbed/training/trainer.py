@@ -141,7 +141,8 @@ class Trainer:
         batches = self.data.batches(*inputs)
         if self._captured is not None:
             torch._dynamo.mark_static(batches.x, 0)  # kernels for any batch size are a quarter slower
-        metrics = self.algorithm.update(batches, list(batches.unlabeled) or None)
+        unlabeled = [list(batches.unlabeled)] if batches.unlabeled else []
+        metrics = self.algorithm.update(batches, *unlabeled)  # older published classes take minibatches alone
         if not isinstance(metrics, dict):
             name = type(self.algorithm).__name__
             raise AlgorithmError(f"{name}.update() returned {metrics!r}; it must return a dict of numbers to watch.")
