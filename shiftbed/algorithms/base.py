@@ -71,6 +71,7 @@ class Algorithm(nn.Module):
         restart_hparam: The hyperparameter that says so, where one does.
         restart_lr: The hyperparameter that holds the learning rate from that step on, where it is another one.
         rng: The one generator of all random draws on the host; the engine reseeds it before every update and epoch.
+        positive_hparams: The hyperparameters that must not be 0: it divides by them, or draws with them.
         parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
         needs: What registration says the class cannot do without.
@@ -88,6 +89,7 @@ class Algorithm(nn.Module):
     restart_step: int | None = None
     restart_hparam: str | None = None
     restart_lr: str | None = None
+    positive_hparams: tuple[str, ...] = ()
     parts: int = 1
     cycle: int = 1
     needs: tuple[Need, ...] = ()
@@ -102,8 +104,11 @@ class Algorithm(nn.Module):
         if "two domains" in self.needs and told_apart < 2:
             raise AlgorithmError(f"{name} needs two or more training domains; this task has {num_domains}.")
         if "images" in self.needs and len(input_shape) != 3:
-            raise AlgorithmError(f"{name} needs images; these inputs have the shape {tuple(input_shape)}.")
+            raise AlgorithmError(f"{name} needs images, of three dimensions; these inputs have {len(input_shape)}.")
         self.hparams = dict(hparams)
+        for hparam in self.positive_hparams:
+            if self.hparams[hparam] <= 0:
+                raise AlgorithmError(f"{name}'s {hparam} is {self.hparams[hparam]}; set a number above 0.")
         self.step = 0
         if self.restart_hparam is not None:
             self.restart_step = round(self.hparams[self.restart_hparam])  # DomainBed draws one of them as a float
@@ -273,8 +278,8 @@ class ERM(Algorithm):
         super().__init__(input_shape, num_classes, num_domains, hparams)
         self.featurizer = networks.Featurizer(input_shape, self.hparams)
         if "feature maps" in self.needs and not self.featurizer.stages:
-            kind, name = type(self.featurizer).__name__, type(self).__name__
-            raise AlgorithmError(f"{name} needs convolutional stages, which the network {kind} does not have.")
+            name, network = type(self).__name__, self.featurizer.name
+            raise AlgorithmError(f"{name} needs convolutional stages, which the network {network} does not have.")
         self.classifier = networks.Classifier(
             self.featurizer.n_outputs, num_classes, self.hparams.get("nonlinear_classifier", False)
         )

@@ -30,6 +30,8 @@ class Mixup(ERM):
     batch norm; the draws come from the generator the algorithm is given.
     """
 
+    positive_hparams = ("mixup_alpha",)
+
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean over a random cycle of domains of the mixed cross-entropy of neighbours."""
         minibatches = list(batches)
@@ -85,6 +87,8 @@ class MixStyle(ERM):
     the shuffled styles of the next, which for two domains is the paper's swap of both halves; for more, every pair of
     domains is as likely as any other, as in the published loop over pairs, but all go through the network at once.
     """
+
+    positive_hparams = ("mixstyle_alpha",)
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]

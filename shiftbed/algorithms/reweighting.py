@@ -62,6 +62,8 @@ class StableNet(ERM):
     average afterwards; equal coordinates give no NaN.
     """
 
+    positive_hparams = ("stablenet_lambda",)
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:

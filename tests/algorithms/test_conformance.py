@@ -231,6 +231,24 @@ def test_odd_batches_are_handled_or_refused_in_one_sentence(name, kind):
     assert all(torch.isfinite(value).all() for value in weights)
 
 
+DIVISORS = {
+    *(("Mixup", "mixup_alpha"), ("MixStyle", "mixstyle_alpha"), ("StableNet", "stablenet_lambda")),
+    *(("MMLD", "mmld_clusters"), ("AdaClust", "adaclust_clusters"), ("SWAD", "swad_n_converge")),
+    *(("CAD", "temperature"), ("CondCAD", "temperature")),
+}
+
+
+@pytest.mark.parametrize(("name", "hparam"), sorted(DIVISORS))
+def test_what_cannot_be_zero_is_refused_in_one_sentence(name, hparam):
+    with pytest.raises(AlgorithmError, match=rf"^{name}'s {hparam} is 0; set a number above 0\.$"):
+        build(name, **{hparam: 0})
+
+
+def test_the_sentence_about_inputs_that_are_no_images_tells_their_dimensions():
+    with pytest.raises(AlgorithmError, match=r"^ARM needs images, of three dimensions; these inputs have 1\.$"):
+        build("ARM", shape=(12,))
+
+
 @pytest.mark.parametrize("name", EVERYONE)
 def test_it_runs_under_autocast(name):
     algorithm = build(name, dtype=torch.float32)
