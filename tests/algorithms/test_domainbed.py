@@ -178,10 +178,10 @@ class FirstRelease(ERM):
 
     def __init__(self, input_shape, num_classes, num_domains, hparams):
         super(FirstRelease, self).__init__(input_shape, num_classes, num_domains, hparams)
-        self.epoch = 0
+        self.start = 0
 
     def update(self, minibatches):
-        self.epoch += 1
+        self.start += 1
         all_x = torch.cat([x for x, y in minibatches])
         all_y = torch.cat([y for x, y in minibatches])
         loss = F.cross_entropy(self.predict(all_x), all_y)
