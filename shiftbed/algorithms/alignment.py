@@ -238,7 +238,7 @@ class RCS(ERM):
     Departures from the paper: the kernel's width is the median squared distance of the first batch's features, not
     inputs, for features are what it compares; batches are the benchmark's, not balanced by class and domain; the weight
     ramps up as in the paper's deep networks, to `rcs_lambda` instead of to 1 (without a plan it is constant, as in the
-    authors' demonstration); the optimizer is Adam.
+    authors' demonstration); the optimizer and its schedule are the recipe's (there SGD).
     """
 
     def __init__(

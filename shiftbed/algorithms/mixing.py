@@ -85,7 +85,8 @@ class MixStyle(ERM):
 
     Departures from the paper: crossdomain takes any number of domains. They stand in a random cycle, and each takes
     the shuffled styles of the next, which for two domains is the paper's swap of both halves; for more, every pair of
-    domains is as likely as any other, as in the published loop over pairs, but all go through the network at once.
+    domains is as likely as any other, as in the published loop over pairs, but all go through the network at once. The
+    optimizer and its schedule are the recipe's (there SGD).
     """
 
     positive_hparams = ("mixstyle_alpha",)
@@ -165,7 +166,7 @@ class FACT(ERM):
 
     Departures from the paper: an image's partner and share are drawn among the images of the step, one for each, so
     that a step costs twice ERM's images and not four times; images are in [0, 1] and are not rounded to 256 levels;
-    the ramp is smooth within an epoch.
+    the ramp is smooth within an epoch; the optimizer and its schedule are the recipe's (there SGD).
     """
 
     temperature = 10.0

@@ -231,6 +231,13 @@ def test_odd_batches_are_handled_or_refused_in_one_sentence(name, kind):
     assert all(torch.isfinite(value).all() for value in weights)
 
 
+@pytest.mark.parametrize("name", ["FACT", "JiGen", "MMLD", "MixStyle", "RCS", "StableNet"])
+def test_methods_published_with_sgd_have_the_recipe_s_optimizer(name):
+    for recipe, expected in (({}, torch.optim.Adam), ({"optimizer": "sgd"}, torch.optim.SGD)):
+        (optimizer,) = optimizers(build(name, **recipe))
+        assert type(optimizer) is expected and len(optimizer.param_groups) == 1
+
+
 DIVISORS = {
     *(("Mixup", "mixup_alpha"), ("MixStyle", "mixstyle_alpha"), ("StableNet", "stablenet_lambda")),
     *(("MMLD", "mmld_clusters"), ("AdaClust", "adaclust_clusters"), ("SWAD", "swad_n_converge")),
