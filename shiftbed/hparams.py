@@ -47,8 +47,8 @@ class Prior:
             right, kind = number and value == int(value) and value >= 0, "a whole number from 0 on"
         elif isinstance(self.default, float):
             right, kind = number and value >= self.minimum, f"a number of at least {self.minimum:g}"
-        else:
-            right, kind = isinstance(value, str), "a word"
+        else:  # a word may be written in digits, as the layers 12 of MixStyle
+            right, kind = isinstance(value, (str, int)) and not isinstance(value, bool), "a word"
         if not right:
             raise HparamError(f"The hyperparameter {name} must be {kind}, not {value!r}.")
         return type(self.default)(value)

@@ -50,6 +50,12 @@ def test_values_set_by_hand_take_the_default_s_type():
     assert repr(space.checked({"lr": 1, "batch_size": 8.0})) == "{'lr': 1.0, 'batch_size': 8}"
 
 
+def test_a_word_may_be_written_in_digits():
+    assert search_space("MixStyle", "ColoredDigits").checked({"mixstyle_layers": 12}) == {"mixstyle_layers": "12"}
+    with pytest.raises(HparamError, match="mixstyle_layers must be a word, not True"):
+        search_space("MixStyle", "ColoredDigits").checked({"mixstyle_layers": True})
+
+
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [

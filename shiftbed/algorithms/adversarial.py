@@ -73,7 +73,9 @@ class DANN(Players, ERM):
 
     Departures from the paper, as in DomainBed: turns, each with an Adam of its own, replace the reversal of gradients;
     the weight is constant; the discriminator's loss has a gradient penalty, which the generator maximises too. From
-    DomainBed: the discriminator's turn builds no graph through the featurizer, whose gradients it does not use.
+    DomainBed: the discriminator's turn builds no graph through the featurizer, whose gradients it does not use. From
+    OoD-Bench, whose copy is older: the gradient penalty is of an example's own domain (there of all domains, whose
+    probabilities add up to a constant in batches of equal size, so that nothing is penalised).
     """
 
     takes_unlabeled = True

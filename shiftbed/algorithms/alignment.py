@@ -237,14 +237,15 @@ class RCS(ERM):
 
     Departures from the paper: the kernel's width is the median squared distance of the first batch's features, not
     inputs, for features are what it compares; batches are the benchmark's, not balanced by class and domain; the weight
-    ramps up as in the paper's deep networks, to `rcs_lambda` instead of to 1; the optimizer is Adam.
+    ramps up as in the paper's deep networks, to `rcs_lambda` instead of to 1 (without a plan it is constant, as in the
+    authors' demonstration); the optimizer and its schedule are the recipe's (there SGD).
     """
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:
         super().__init__(input_shape, num_classes, num_domains, hparams)
-        self.steps = 1
+        self.steps: int | None = None
         self.register_buffer("sigma", torch.tensor(math.nan))
 
     def start(self, plan: TrainingPlan) -> None:
@@ -264,5 +265,5 @@ class RCS(ERM):
             kernel = torch.exp(-distances / sigma.nan_to_num(1.0)) * (batches.y[:, None] == batches.y)
             same = (domains[:, None] == domains).to(kernel.dtype)
             penalty = relative_chi_square(kernel, same, self.hparams["rcs_alpha"], self.hparams["rcs_epsilon"])
-        weight = self.hparams["rcs_lambda"] * ramp(step / self.steps)
+        weight = self.hparams["rcs_lambda"] * (ramp(step / self.steps) if self.steps else 1.0)
         return risk + weight * penalty.to(risk.dtype), {"penalty": penalty, "sigma": sigma}

@@ -149,6 +149,7 @@ class SWAD(Averaging):
         ended: Whether training has ended.
     """
 
+    positive_hparams = ("swad_n_converge",)
     segment: torch.Tensor
 
     def __init__(

@@ -73,6 +73,7 @@ class Algorithm(nn.Module):
         restart_lr: The hyperparameter that holds the learning rate from that step on, where it is another one.
         rng: The one generator of all random draws on the host; the engine reseeds it before every update and epoch.
         tape: Where the draws of a step are noted, for steps that are replayed; else None.
+        positive_hparams: The hyperparameters that must not be 0: it divides by them, or draws with them.
         parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
         needs: What registration says the class cannot do without.
@@ -91,6 +92,7 @@ class Algorithm(nn.Module):
     restart_hparam: str | None = None
     restart_lr: str | None = None
     tape: Tape | None = None
+    positive_hparams: tuple[str, ...] = ()
     parts: int = 1
     cycle: int = 1
     needs: tuple[Need, ...] = ()
@@ -105,8 +107,11 @@ class Algorithm(nn.Module):
         if "two domains" in self.needs and told_apart < 2:
             raise AlgorithmError(f"{name} needs two or more training domains; this task has {num_domains}.")
         if "images" in self.needs and len(input_shape) != 3:
-            raise AlgorithmError(f"{name} needs images; these inputs have the shape {tuple(input_shape)}.")
+            raise AlgorithmError(f"{name} needs images, of three dimensions; these inputs have {len(input_shape)}.")
         self.hparams = dict(hparams)
+        for hparam in self.positive_hparams:
+            if self.hparams[hparam] <= 0:
+                raise AlgorithmError(f"{name}'s {hparam} is {self.hparams[hparam]}; set a number above 0.")
         self.step = 0
         if self.restart_hparam is not None:
             self.restart_step = round(self.hparams[self.restart_hparam])  # DomainBed draws one of them as a float
@@ -243,7 +248,7 @@ class Wrapper(Algorithm):
     def update(self, minibatches: Minibatches, unlabeled: Any = None) -> Metrics:
         """The update of the algorithm inside."""
         self.inner.rng, self.inner.tape = self.rng, self.tape
-        metrics = self.inner.update(minibatches, unlabeled)
+        metrics = self.inner.update(minibatches, *([] if unlabeled is None else [unlabeled]))  # as the engine does
         self.step += 1
         return metrics
 
@@ -266,7 +271,7 @@ def has_hook(cls: "type[Algorithm] | None", hook: Hook) -> bool:
 
 def call_hook(algorithm: Algorithm, hook: Hook, argument: Any) -> None:
     """Calls one of the three optional methods where the class, or one it wraps, defines it."""
-    if hasattr(algorithm, hook):
+    if hasattr(type(algorithm), hook):  # a published class may count in an attribute of this name
         getattr(algorithm, hook)(argument)
     if isinstance(algorithm, Wrapper):
         algorithm.inner.rng = algorithm.rng
@@ -287,8 +292,8 @@ class ERM(Algorithm):
         super().__init__(input_shape, num_classes, num_domains, hparams)
         self.featurizer = networks.Featurizer(input_shape, self.hparams)
         if "feature maps" in self.needs and not self.featurizer.stages:
-            kind, name = type(self.featurizer).__name__, type(self).__name__
-            raise AlgorithmError(f"{name} needs convolutional stages, which the network {kind} does not have.")
+            name, network = type(self).__name__, self.featurizer.name
+            raise AlgorithmError(f"{name} needs convolutional stages, which the network {network} does not have.")
         self.classifier = networks.Classifier(
             self.featurizer.n_outputs, num_classes, self.hparams.get("nonlinear_classifier", False)
         )

@@ -158,6 +158,7 @@ class MMLD(ERM):
         weight: How far the ramp has come in this epoch.
     """
 
+    positive_hparams = ("mmld_clusters",)
     clusters: torch.Tensor
     cluster_weights: torch.Tensor
 
@@ -173,7 +174,7 @@ class MMLD(ERM):
         )
         self.register_buffer("clusters", torch.empty(0, dtype=torch.long))
         self.register_buffer("cluster_weights", torch.ones(count))
-        self.steps = 1
+        self.steps: int | None = None
         self.weight = 0.0
         self.optimizer = self.make_optimizer()
 
@@ -183,6 +184,8 @@ class MMLD(ERM):
 
     def epoch(self, data: TrainingData) -> None:
         """Clusters all images anew; a cluster keeps its number from epoch to epoch."""
+        if self.steps is None:
+            raise AlgorithmError("MMLD ramps over the run and must know its length; call start(plan) before epoch.")
         count = self.hparams["mmld_clusters"]
         styles = of_all_images(self, data, self.style)
         centre, _, axes = principal_axes(styles)
@@ -240,6 +243,7 @@ class AdaClust(ERM):
         means: The clusters' mean features.
     """
 
+    positive_hparams = ("adaclust_clusters",)
     clusters: torch.Tensor
     centre: torch.Tensor
     axes: torch.Tensor

@@ -42,6 +42,8 @@ def log_share(scores: torch.Tensor, part: torch.Tensor, whole: torch.Tensor) -> 
 class DomainBottleneck(ERM, ABC):
     """Risk, plus how well an example's nearest others tell its domain."""
 
+    positive_hparams = ("temperature",)
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:

@@ -73,11 +73,14 @@ def in_style(content: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) 
 
 
 def descend(loss: torch.Tensor, *optimizers: torch.optim.Optimizer) -> None:
-    """One step of some optimizers down a loss; no other parameter gets a gradient."""
-    parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    """One step of some optimizers down a loss; no other parameter gets a gradient, and frozen ones stay."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    moving = [parameter for group in groups for parameter in group["params"] if parameter.requires_grad]
+    if not moving:
+        return
     for optimizer in optimizers:
         optimizer.zero_grad()
-    loss.backward(inputs=[parameter for parameter in parameters if parameter.requires_grad])
+    loss.backward(inputs=moving)
     for optimizer in optimizers:
         optimizer.step()
 
@@ -111,6 +114,11 @@ class SagNet(Algorithm):
             type(whole)(part.parameters(), **whole.defaults)
             for part in (self.network_f, self.network_c, self.network_s)
         )
+
+    @property
+    def featurizer(self) -> networks.FeaturizerModule:
+        """The network under both heads, by the name under which wrappers freeze it."""
+        return self.network_f
 
     def mixed_styles(self, features: torch.Tensor) -> torch.Tensor:
         """Each example's content in a style between its own and another's."""

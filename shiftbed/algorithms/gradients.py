@@ -154,7 +154,8 @@ class Fish(ERM):
 class IGA(ERM):
     """Penalises the distance of the domains' gradients from their mean.
 
-    Departures from the paper, as in DomainBed: the squared distances are summed over domains, not averaged.
+    Departures from the paper, as in DomainBed: the squared distances are summed over domains, not averaged. From
+    OoD-Bench: the domains' gradients are differentiated again (there they are constants, and its IGA is ERM).
     """
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
@@ -188,7 +189,8 @@ class MLDG(GradientRule):
     Departures from the paper, as in DomainBed: the inner step is Adam's first one, its derivative is left out (first
     order), and the divisor is D also where there are fewer pairs. From DomainBed: at least one domain is left to train
     on (there, two domains and two meta-test domains train nothing); the pairs go through the network itself, not
-    through copies, so that batch norm sees them; minibatches of unequal sizes are not cut.
+    through copies, so that batch norm sees them; minibatches of unequal sizes are not cut. From OoD-Bench, whose copy
+    is older: meta-test domains are held out, where every domain had its turn and the next in a cycle was its test.
     """
 
     def gradients(self, batches: Batches) -> tuple[torch.Tensor, list[torch.Tensor]]:

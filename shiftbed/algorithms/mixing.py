@@ -32,6 +32,8 @@ class Mixup(ERM):
     batch norm; the draws come from the generator the algorithm is given.
     """
 
+    positive_hparams = ("mixup_alpha",)
+
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean over a random cycle of domains of the mixed cross-entropy of neighbours."""
         minibatches = self.shuffled(batches)
@@ -85,8 +87,11 @@ class MixStyle(ERM):
 
     Departures from the paper: crossdomain takes any number of domains. They stand in a random cycle, and each takes
     the shuffled styles of the next, which for two domains is the paper's swap of both halves; for more, every pair of
-    domains is as likely as any other, as in the published loop over pairs, but all go through the network at once.
+    domains is as likely as any other, as in the published loop over pairs, but all go through the network at once. The
+    optimizer and its schedule are the recipe's (there SGD).
     """
+
+    positive_hparams = ("mixstyle_alpha",)
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
@@ -163,7 +168,7 @@ class FACT(ERM):
 
     Departures from the paper: an image's partner and share are drawn among the images of the step, one for each, so
     that a step costs twice ERM's images and not four times; images are in [0, 1] and are not rounded to 256 levels;
-    the ramp is smooth within an epoch.
+    the ramp is smooth within an epoch; the optimizer and its schedule are the recipe's (there SGD).
     """
 
     temperature = 10.0

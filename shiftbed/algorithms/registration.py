@@ -72,7 +72,13 @@ def _wrapped(name: str, outer: AlgorithmEntry, inner: AlgorithmEntry) -> Algorit
     if not hasattr(outer.cls, "inner_class"):
         raise AlgorithmError(f"{name}: {outer.cls.__name__} wraps no other algorithm; only wrappers such as SWAD do.")
     needs = tuple(dict.fromkeys((*outer.needs, *inner.needs)))
-    body = {"inner_class": inner.cls, "needs": needs, "__doc__": outer.cls.__doc__, "__module__": outer.cls.__module__}
+    body = {
+        "inner_class": inner.cls,
+        "needs": needs,
+        "takes_unlabeled": inner.cls.takes_unlabeled,
+        "__doc__": outer.cls.__doc__,
+        "__module__": outer.cls.__module__,
+    }
     cls = type(name, (outer.cls,), body)
     return outer._replace(
         cls=cls,

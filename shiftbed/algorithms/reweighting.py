@@ -59,8 +59,10 @@ class StableNet(ERM):
 
     Departures from the published code: rows of the memory count once they hold an example (there, rows of zeros take
     part in the first step); a row is the mean of what it saw in its first ten steps, whatever the epoch, and a moving
-    average afterwards; equal coordinates give no NaN.
+    average afterwards; equal coordinates give no NaN; the optimizer and its schedule are the recipe's (there SGD).
     """
+
+    positive_hparams = ("stablenet_lambda",)
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]

@@ -56,7 +56,8 @@ class JiGen(ERM):
     not to), and all images for the order.
 
     Departures from the paper: the 30 orders have the largest least distance that 30 can have, where a greedy search
-    found the paper's; images keep their size (the paper's sides are multiples of three) and tiles keep their colours.
+    found the paper's; images keep their size (the paper's sides are multiples of three) and tiles keep their colours;
+    the optimizer and its schedule are the recipe's (there SGD).
     """
 
     orders: torch.Tensor

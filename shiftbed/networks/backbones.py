@@ -87,7 +87,8 @@ class TimmNetwork(FeaturizerModule):
         except (RuntimeError, AssertionError, ValueError) as error:
             shape = "×".join(map(str, input_shape))
             raise AlgorithmError(
-                f"The network {self.name} cannot take images of {shape}; choose another image_size ({error})."
+                f"The network {self.name} cannot take images of {shape}; choose another image_size "
+                f"({str(error) or type(error).__name__})."
             ) from error
         finally:
             for hook in hooks:
@@ -106,14 +107,16 @@ def _headless(name: str, channels: int, size: list[int]) -> nn.Module:
     options: dict[str, Any] = {}
     published = timm.get_pretrained_cfg(name)
     if published is not None and published.fixed_input_size:
-        options["img_size"] = tuple(size)
+        options["img_size"] = size[0] if size[0] == size[1] else tuple(size)  # some take one number only
     if timm.models.is_model_in_modules(name, ["resnet"]):
         options["zero_init_last"] = False
     network = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **options)
-    patch = getattr(getattr(network, "patch_embed", None), "patch_size", (1, 1))
-    if any(side % length for side, length in zip(size, patch, strict=False)):
+    cut: Any = getattr(getattr(network, "patch_embed", None), "proj", None)
+    side_by_side = isinstance(cut, nn.Conv2d) and cut.kernel_size == cut.stride  # patches that overlap fill any size
+    if side_by_side and any(side % length for side, length in zip(size, cut.stride, strict=True)):
+        patch = cut.stride[0]
         raise AlgorithmError(
-            f"The network {name} cuts images into patches of {patch[0]} px, which do not fill {size[0]}×{size[1]}; "
-            f"choose an image_size that is a multiple of {patch[0]}."
+            f"The network {name} cuts images into patches of {patch} px, which do not fill {size[0]}×{size[1]}; "
+            f"choose an image_size that is a multiple of {patch}."
         )
     return network

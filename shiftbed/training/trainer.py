@@ -149,7 +149,8 @@ class Trainer:
         batches = self.data.batches(*inputs)
         if self._captured is not None:
             fixed_size(batches.x)
-        metrics = self.algorithm.update(batches, list(batches.unlabeled) or None)
+        unlabeled = [list(batches.unlabeled)] if batches.unlabeled else []
+        metrics = self.algorithm.update(batches, *unlabeled)  # older published classes take minibatches alone
         if not isinstance(metrics, dict):
             name = type(self.algorithm).__name__
             raise AlgorithmError(f"{name}.update() returned {metrics!r}; it must return a dict of numbers to watch.")

@@ -363,6 +363,13 @@ def test_erdg_s_networks_have_their_own_learning_rates_and_small_weights():
         assert not heads.bias.any()
 
 
+@pytest.mark.parametrize("name", [*PLAYERS, "SWAD(DANN)"])
+def test_one_domain_and_an_unlabelled_one_are_two(name):
+    algorithm = build(name, 1, unlabeled_domains=1)
+    metrics = algorithm.update(make_batches(0, (6,)), [make_batches(7).x[:5]])
+    assert torch.isfinite(metrics["loss"])
+
+
 @pytest.mark.parametrize("name", [*PLAYERS, "ERDG"])
 def test_one_domain_is_refused(name):
     with pytest.raises(AlgorithmError, match="needs two or more training domains"):

@@ -5,15 +5,26 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from shiftbed.algorithms import Batches
+from shiftbed.algorithms import ALGORITHMS, Batches
 from shiftbed.algorithms.alignment import mean_distance, relative_chi_square, squared_distances
 from shiftbed.algorithms.numerics import ramp
 from shiftbed.errors import AlgorithmError
-from tests.algorithms.common import PLAN, assert_same_as_erm, build, largest_difference, make_batches, train
+from tests.algorithms.common import (
+    CLASSES,
+    PLAN,
+    SHAPE,
+    assert_same_as_erm,
+    build,
+    default_hparams,
+    largest_difference,
+    make_batches,
+    train,
+)
 
 Z1 = torch.tensor([[1, 2], [3, 4], [5, 6], [0, 1]], dtype=torch.float64)
 Z2 = torch.tensor([[1, 0], [2, 1], [0, 3], [2, 2]], dtype=torch.float64)
@@ -245,6 +256,14 @@ def test_rcs_ramps_over_the_steps_of_the_plan():
     first, later = (algorithm.objective(batches, step)[0].item() for step in (0, PLAN.steps // 10))
     assert first == pytest.approx(math.log(3), abs=1e-12)
     assert later == pytest.approx(math.log(3) + 5 * 0.46211716 * GOLDEN["RCS"], abs=1e-7)
+
+
+def test_without_a_plan_rcs_s_weight_is_constant():
+    algorithm, batches = ALGORITHMS["RCS"].cls(SHAPE, CLASSES, 3, default_hparams("RCS")).double(), make_batches(0)
+    risk = F.cross_entropy(algorithm.predict(batches.x), batches.y)
+    for step in (0, 1):
+        loss, metrics = algorithm.objective(batches, step)
+        assert loss.item() == pytest.approx((risk + metrics["penalty"]).item(), abs=1e-12)
 
 
 def test_rcs_s_width_is_the_median_distance_of_the_first_batch_s_features():

@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from torch import nn
 
-from shiftbed.algorithms import Batches
+from shiftbed.algorithms import ALGORITHMS, Batches
 from shiftbed.algorithms.clustering import (
     group_means,
     kmeans,
@@ -23,9 +23,12 @@ from shiftbed.algorithms.clustering import (
 )
 from shiftbed.errors import AlgorithmError
 from tests.algorithms.common import (
+    CLASSES,
+    SHAPE,
     Examples,
     assert_same_as_erm,
     build,
+    default_hparams,
     largest_difference,
     make_batches,
     train,
@@ -205,6 +208,12 @@ def test_mmld_s_ramp_is_the_golden_one(step, weight):
     algorithm.step = step
     algorithm.epoch(Examples(make_batches(0)))
     assert algorithm.weight == pytest.approx(weight, abs=1e-8)
+
+
+def test_mmld_must_know_how_long_its_ramp_is():
+    algorithm = ALGORITHMS["MMLD"].cls(SHAPE, CLASSES, 3, default_hparams("MMLD"))
+    with pytest.raises(AlgorithmError, match=r"must know its length; call start\(plan\) before epoch\."):
+        algorithm.epoch(Examples(make_batches(0)))
 
 
 def test_mmld_s_gradient_is_that_of_risk_entropy_and_the_reversed_discriminator():

@@ -231,6 +231,49 @@ def test_odd_batches_are_handled_or_refused_in_one_sentence(name, kind):
     assert all(torch.isfinite(value).all() for value in weights)
 
 
+WRAPPERS = [name for name in NAMES if issubclass(ALGORITHMS[name].cls, Wrapper)]
+# It has two featurizers; and SagNet has three optimizers, of which ERMPlusPlus could not say whose rate it sets.
+NOT_FROZEN = {"ADRMX": {"ERMPlusPlus", "FrozenStages", "LPFT", "LinearProbe"}, "SagNet": {"ERMPlusPlus"}}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapper_goes_around_any_other_algorithm(wrapper):
+    for name in NAMES:
+        if wrapper in NOT_FROZEN.get(name, ()):
+            with pytest.raises(AlgorithmError, match=f"{wrapper}.* {name} has no|{wrapper} sets .* {name} has not"):
+                build(f"{wrapper}({name})")
+            continue
+        algorithm = build(f"{wrapper}({name})")
+        assert torch.isfinite(train(algorithm, 1)[0]["loss"]), name
+        with torch.no_grad():
+            assert torch.isfinite(algorithm.eval().predict(make_batches(5).x)).all(), name
+
+
+@pytest.mark.parametrize("name", ["FACT", "JiGen", "MMLD", "MixStyle", "RCS", "StableNet"])
+def test_methods_published_with_sgd_have_the_recipe_s_optimizer(name):
+    for recipe, expected in (({}, torch.optim.Adam), ({"optimizer": "sgd"}, torch.optim.SGD)):
+        (optimizer,) = optimizers(build(name, **recipe))
+        assert type(optimizer) is expected and len(optimizer.param_groups) == 1
+
+
+DIVISORS = {
+    *(("Mixup", "mixup_alpha"), ("MixStyle", "mixstyle_alpha"), ("StableNet", "stablenet_lambda")),
+    *(("MMLD", "mmld_clusters"), ("AdaClust", "adaclust_clusters"), ("SWAD", "swad_n_converge")),
+    *(("CAD", "temperature"), ("CondCAD", "temperature")),
+}
+
+
+@pytest.mark.parametrize(("name", "hparam"), sorted(DIVISORS))
+def test_what_cannot_be_zero_is_refused_in_one_sentence(name, hparam):
+    with pytest.raises(AlgorithmError, match=rf"^{name}'s {hparam} is 0; set a number above 0\.$"):
+        build(name, **{hparam: 0})
+
+
+def test_the_sentence_about_inputs_that_are_no_images_tells_their_dimensions():
+    with pytest.raises(AlgorithmError, match=r"^ARM needs images, of three dimensions; these inputs have 1\.$"):
+        build("ARM", shape=(12,))
+
+
 @pytest.mark.parametrize("name", EVERYONE)
 def test_it_runs_under_autocast(name):
     algorithm = build(name, dtype=torch.float32)

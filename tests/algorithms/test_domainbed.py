@@ -173,7 +173,25 @@ class PairMix(ERM):
         return {"loss": objective.item()}
 
 
-FAMILIES = [FeatureMatch, TwoPlayers, SignMask, MetaStep, MeanOfWeights, PairMix]
+class FirstRelease(ERM):
+    """As DomainBed's first release has it: minibatches alone, and a counter that has the name of a hook."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super(FirstRelease, self).__init__(input_shape, num_classes, num_domains, hparams)
+        self.start = 0
+
+    def update(self, minibatches):
+        self.start += 1
+        all_x = torch.cat([x for x, y in minibatches])
+        all_y = torch.cat([y for x, y in minibatches])
+        loss = F.cross_entropy(self.predict(all_x), all_y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return {"loss": loss.item()}
+
+
+FAMILIES = [FeatureMatch, TwoPlayers, SignMask, MetaStep, MeanOfWeights, PairMix, FirstRelease]
 
 
 @pytest.fixture(params=FAMILIES, ids=lambda cls: cls.__name__)
@@ -192,6 +210,12 @@ def test_it_trains_and_interrupted_it_ends_the_same(pasted, tmp_path):
     for file in ("records.jsonl", "weights.safetensors", "done.json"):
         key = f"jobs/{job.id}/{file}"
         assert whole.get(key) == broken.get(key), file
+
+
+def test_a_class_that_takes_minibatches_alone_can_be_wrapped(tmp_path):
+    register()(FirstRelease)
+    job = tiny_job("EoA(FirstRelease)")
+    assert run_job(job, LocalStore(tmp_path)) == "done"
 
 
 def test_a_child_that_changes_the_prediction_alone_learns_by_it():

@@ -190,6 +190,22 @@ def test_a_network_whose_stages_are_unknown_is_refused():
         around("FrozenStages", Normed)
 
 
+@pytest.mark.parametrize("name", ["LinearProbe", "LPFT", "FrozenStages"])
+def test_sagnet_s_featurizer_is_frozen_under_both_of_its_heads(name):
+    algorithm = build(f"{name}(SagNet)", lpft_share=0.05)  # of 60 steps
+    before = copy.deepcopy(algorithm.inner)
+
+    def moved(part):
+        pairs = zip(getattr(algorithm.inner, part).parameters(), getattr(before, part).parameters(), strict=True)
+        return [not torch.equal(now, then) for now, then in pairs]
+
+    train(algorithm, 3)
+    assert all(moved("network_c")) and all(moved("network_s"))
+    assert not moved("network_f")[0] and any(moved("network_f")) == (name == "FrozenStages")
+    train(algorithm, 1, first=3)
+    assert moved("network_f")[0] == (name == "LPFT")
+
+
 def test_probing_reaches_through_other_wrappers():
     algorithm = build("LinearProbe(EoA(CORAL))")
     before = [parameter.clone() for parameter in algorithm.inner.inner.featurizer.parameters()]

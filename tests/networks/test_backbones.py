@@ -110,6 +110,15 @@ def test_a_vision_transformer_takes_any_size_that_its_patches_fill():
         made("test_vit", (3, 40, 40))
 
 
+@pytest.mark.parametrize(
+    ("network", "side"),
+    [("pvt_v2_b0", 64), ("xcit_nano_12_p16_224", 64), ("efficientvit_m0", 224)],
+    ids=["overlapping patches", "patches by several convolutions", "a size of one number"],
+)
+def test_transformers_with_patches_of_another_kind_are_taken(network, side):
+    assert torch.isfinite(made(network, (3, side, side)).eval()(images(3, side, side))).all()
+
+
 def test_inputs_a_backbone_cannot_take_are_refused_in_one_sentence():
     with pytest.raises(AlgorithmError, match=r"test_resnet takes images, not inputs of shape \(7,\)"):
         made("test_resnet", (7,))

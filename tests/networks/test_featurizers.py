@@ -168,7 +168,7 @@ def test_perceptrons_have_no_stages_and_algorithms_that_need_maps_refuse_them():
     hparams = {"lr": 1e-3, "weight_decay": 0.0, "nonlinear_classifier": False}
     assert made("mlp").stages == made("mlp-390").stages == []
     for name in ("mlp", "mlp-390"):
-        with pytest.raises(AlgorithmError, match="NeedsMaps needs convolutional stages"):
+        with pytest.raises(AlgorithmError, match=f"NeedsMaps needs convolutional stages, which the network {name} "):
             NeedsMaps(SHAPES[name], 2, 2, {**hparams, "network": name})
     NeedsMaps(SHAPES["small"], 2, 2, {**hparams, "network": "small"})
 
