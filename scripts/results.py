@@ -281,23 +281,25 @@ class SweepStudy(Study):
 
 @dataclass(frozen=True)
 class RankStudy(Study):
-    """The ranks of one study beside those of another.
+    """The ranks of one study beside those of another, once both are whole.
 
     Attributes:
-        other: The other's folder.
+        ranked: The study.
+        other: The other one.
     """
 
-    other: str
+    ranked: BenchmarkStudy
+    other: BenchmarkStudy
 
     def sections(self) -> Iterator[str]:
         """Command and table."""
-        rule, against = "training-domain-validation", ROOT / FOLDER / self.other
-        folders = f"{FOLDER / self.folder} --selection {rule} --against {FOLDER / self.other}"
+        rule = "training-domain-validation"
+        folders = f"{FOLDER / self.ranked.folder} --selection {rule} --against {FOLDER / self.other.folder}"
         yield f"```text\nshiftbed tables {folders}\n```"
-        if not self.path.exists() or not against.exists():
-            yield "Not run yet: it needs both studies above."
+        if not all(study.path.exists() and not study.incomplete() for study in (self.ranked, self.other)):
+            yield "Not shown yet: it needs both studies above, whole."
             return
-        for grid in boards_against(read_tables(self.path, [rule]), read_tables(against, [rule])):
+        for grid in boards_against(*(read_tables(study.path, [rule]) for study in (self.ranked, self.other))):
             yield grid_markdown(grid)
 
 
@@ -352,6 +354,20 @@ def _text(value: Any) -> str:
 
 
 PAPERS = (("selection", "training-domain-validation"), ("selection", "oracle"))
+SUPERVISED = BenchmarkStudy(
+    5,
+    "PACS at 128 px from supervised weights, 1,000 steps",
+    "pacs-128px",
+    "docs/results/pacs-128px.yaml",
+    (("part", "supervised"), ("trials", "1")),
+    ("PACS",),
+)
+SCRATCH = replace(
+    SUPERVISED,
+    title="The same from random weights",
+    folder="pacs-128px-scratch",
+    options=(("part", "scratch"), ("trials", "1")),
+)
 LADDER: list[Study] = [
     BenchmarkStudy(
         1,
@@ -407,23 +423,9 @@ LADDER: list[Study] = [
         ("ColoredMNIST",),
     ),
     BenchmarkStudy(4, "All algorithms on EmojiStyles", "builtin-emoji", "builtin-emoji"),
-    BenchmarkStudy(
-        5,
-        "PACS at 128 px from supervised weights, 1,000 steps",
-        "pacs-128px",
-        "docs/results/pacs-128px.yaml",
-        (("part", "supervised"), ("trials", "1")),
-        ("PACS",),
-    ),
-    BenchmarkStudy(
-        5,
-        "The same from random weights",
-        "pacs-128px-scratch",
-        "docs/results/pacs-128px.yaml",
-        (("part", "scratch"), ("trials", "1")),
-        ("PACS",),
-    ),
-    RankStudy(5, "Do weights change the ranking?", "pacs-128px", "pacs-128px-scratch"),
+    SUPERVISED,
+    SCRATCH,
+    RankStudy(5, "Do weights change the ranking?", "pacs-128px-ranks", SUPERVISED, SCRATCH),
     ScriptStudy(
         5,
         "Linear probe, frozen stages and fine-tuning on PACS at 128 px",
