@@ -1,8 +1,9 @@
 """Recipes: how one model is trained, as data files beside this module."""
 
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -93,6 +94,10 @@ class Recipe(BaseModel):
         # Left out at their defaults, so that tables of before stay whole.
         how += [value for value in (self.initial_weights, self.precision) if value not in (None, "float32")]
         return canonical(how)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A recipe with other fields; pydantic's own copy would keep the identity that was computed of the old ones."""
+        return type(self)(**{**self.model_dump(), **(update or {})})
 
     def for_networks(self) -> dict[str, Any]:
         """What a network and its optimizer must know, as it is added to the hyperparameters."""

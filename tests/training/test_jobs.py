@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from shiftbed.errors import HparamError, ShiftbedError, StoreError, UnknownNameError
 from shiftbed.protocols import LeaveOut
@@ -49,6 +50,17 @@ def test_what_does_not_define_the_result_leaves_the_id():
         make_job("ColoredDigits", "ERM", LeaveOut(("-90%",)), renamed, overrides={"batch_size": 4}).id
         == tiny_job("ERM").id
     )
+
+
+def test_a_changed_recipe_has_an_identity_of_its_own():
+    base = tiny_job("ERM")
+    assert base.id, "its recipe has now been asked who it is"
+    for change in ({"optimizer": "sgd"}, {"steps": 7}, {"precision": "bf16"}, {"augmentation": {"size": 8}}):
+        changed = base.recipe.model_copy(update=change)
+        other = make_job("ColoredDigits", "ERM", LeaveOut(("-90%",)), changed, overrides={"batch_size": 4})
+        assert other.id != base.id and other.setting != base.setting, change
+    with pytest.raises(ValidationError):
+        base.recipe.model_copy(update={"optimizer": "lion"})
 
 
 def test_test_domains_have_one_order_and_no_repetition():
