@@ -197,7 +197,7 @@ def decode_checkpoint(data: bytes, job: Job) -> dict[str, Any] | None:
 
 
 def _finish(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, outcome: Outcome, keep: Keep) -> None:
-    if keep == "final":
+    if keep == "final" and outcome == "done":  # of a job that diverged they say nothing
         store.put_atomic(files.weights, encode_weights(trainer))
     # The rows are in `done` itself: a late writer can still replace the record file, but never this.
     result = Result.of(outcome, trainer.diverged_at() or trainer.step, rows, _tests(trainer.job))
