@@ -13,6 +13,7 @@ from shiftbed import cli, load
 from shiftbed.data import DATASETS, card
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError
+from shiftbed.training.recipes import recipe_names
 
 
 class Result(NamedTuple):
@@ -91,6 +92,14 @@ def test_lists_fit_eighty_columns_and_end_with_the_next_command(shiftbed, comman
     assert code == 0
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "\nNext: shiftbed " in out
+
+
+def test_recipes_are_listed_by_names_that_can_be_copied(shiftbed):
+    out = shiftbed("recipes").out
+    for name in recipe_names():
+        assert f" {name} " in out
+    assert "…" not in out
+    assert "Next: shiftbed train EmojiStyles ERM --test noto --recipe quick" in out, "one that runs here, in seconds"
 
 
 def test_lists_for_machines(shiftbed):
