@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shiftbed.data import card
-from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.errors import ShiftbedError, StoreError, UnknownNameError
 from shiftbed.hashing import canonical
 from shiftbed.hparams import DEFAULT_SPACE, Value
 from shiftbed.networks import NETWORKS, weights_digest
@@ -148,3 +148,19 @@ def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ShiftbedError(f"Recipe '{name}' for {dataset} has a wrong '{where}': {first['msg']}.") from error
+
+
+def recipe_of(description: Mapping[str, Any]) -> Recipe:
+    """The recipe in what `job.json` says of a job.
+
+    Raises:
+        StoreError: It has fields or values that are not known here.
+    """
+    try:
+        return Recipe(**description["recipe"])
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise StoreError(
+            f"The recipe of job {description['id']} has a '{where}' that is not known here; it was written by a newer "
+            "shiftbed: update shiftbed to read it."
+        ) from error

@@ -6,9 +6,13 @@ import pytest
 from pydantic import ValidationError
 
 from shiftbed.errors import HparamError, ShiftbedError, StoreError, UnknownNameError
+from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut
+from shiftbed.training.files import JobFiles
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe
+from shiftbed.training.run import run_job
+from shiftbed.training.store import LocalStore
 from tests.conftest import tiny_job
 
 GOLDEN = {
@@ -79,6 +83,16 @@ def test_a_job_survives_json():
 def test_a_description_that_no_longer_fits_is_refused():
     with pytest.raises(StoreError, match="another version of the dataset or the algorithm"):
         Job.from_description({**tiny_job("ERM").describe(), "id": "0" * 20})
+
+
+def test_a_recipe_of_a_newer_shiftbed_is_refused_in_one_sentence(tmp_path):
+    job, store = tiny_job("ERM"), LocalStore(tmp_path)
+    newer = job.describe()
+    newer["recipe"]["blur"] = 1
+    store.put_atomic(JobFiles(job.id).job, canonical(newer))
+    for read in (lambda: Job.from_description(newer), lambda: run_job(job, store)):
+        with pytest.raises(StoreError, match=rf"recipe of job {job.id} has a 'blur' .* newer shiftbed: update"):
+            read()
 
 
 def test_hyperparameters_come_from_the_draw_the_recipe_and_the_hand_in_this_order():
