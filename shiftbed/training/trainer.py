@@ -27,7 +27,7 @@ from shiftbed.training.schedules import set_learning_rates
 from shiftbed.training.streams import philox_key, reseed
 
 EVALUATION_BATCH = 512
-CPU_EVALUATION_BATCH = 512 * 64 * 64  # pixels; 512 images of 224 pixels a side would take 6 GB and be no faster
+CPU_EVALUATION_BATCH = 512 * 64 * 64  # pixels; 512 images of 224 pixels a side take ResNet-50 5 GB
 GPU_EVALUATION_BATCH = 256 * 224 * 224  # pixels
 COMPILED_EVALUATION = 64 * 64  # pixels; compiling for larger images takes longer than all evaluations of a job save
 TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction depends on the batch
