@@ -13,6 +13,7 @@ from shiftbed import cli, load
 from shiftbed.data import DATASETS, card
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError
+from shiftbed.training.recipes import recipe_names
 
 
 class Result(NamedTuple):
@@ -91,6 +92,21 @@ def test_lists_fit_eighty_columns_and_end_with_the_next_command(shiftbed, comman
     assert code == 0
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "\nNext: shiftbed " in out
+
+
+def test_weights_that_were_not_kept_can_be_made_by_the_next_command(shiftbed):
+    train = ("train", "ColoredDigits", "ERM", "--test=-90%", "--steps=1", "--out=run")
+    assert "Next: shiftbed best run" in shiftbed(*train, "--keep=none").out
+    again = shiftbed(*train, "--keep=final").out
+    assert "the weights were not kept" in again and "Next: shiftbed best run" in again, "it was done before"
+
+
+def test_recipes_are_listed_by_names_that_can_be_copied(shiftbed):
+    out = shiftbed("recipes").out
+    for name in recipe_names():
+        assert f" {name} " in out
+    assert "…" not in out
+    assert "Next: shiftbed train EmojiStyles ERM --test noto --recipe quick" in out, "one that runs here, in seconds"
 
 
 def test_lists_for_machines(shiftbed):
@@ -275,6 +291,7 @@ def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):
     assert shiftbed(*sweep).code == 0
     beside = json.loads(shiftbed("diff", several, str(tmp_path / "ERM"), "--json").out)
     assert any("training-domain-validation / SD" in row["field"] for row in beside), "one job is a sweep beside a sweep"
+    assert "…" not in shiftbed("diff", several, str(tmp_path / "ERM")).out, "no name is cut at 80 columns"
     assert "compare two of a kind" in shiftbed("diff", "domainbed", str(tmp_path / "ERM")).err
 
 

@@ -20,7 +20,7 @@ from shiftbed.sweeps.domainbed_format import REVISION
 from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
 from shiftbed.tables.grids import MISSING, Entry, Grid
 from shiftbed.training.device import find_runtime, find_runtimes
-from shiftbed.training.recipes import Recipe
+from shiftbed.training.recipes import recipe_of
 from shiftbed.training.store import LocalStore
 
 NUMBERS = "study.json"  # in RUNS: the accuracies
@@ -129,7 +129,7 @@ def run_study(
     results = []
     for dataset in subject.datasets:
         about = next(about for about in ours if about["dataset"] == dataset)
-        how = Recipe(**about["recipe"])
+        how = recipe_of(about)
         names = list(dict.fromkeys(weights or (how.initial_weights or NOTHING, NOTHING)))
         tests = sorted({name for one in ours if one["dataset"] == dataset for name in one["test_domains"]})
         if stand_in is not None and stand_in not in card(dataset).domains:

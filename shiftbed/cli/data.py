@@ -128,12 +128,12 @@ def recipes(as_json: AsJson = False) -> None:
         print(json.dumps([recipe(name, "").model_dump() for name in recipe_names()]))
         return
     table = RichTable("recipe", "network", "steps", "what it is for")
-    table.columns[0].overflow = "fold"
+    table.columns[0].no_wrap = True
     for name in recipe_names():
         one = recipe(name, "")
         table.add_row(name, one.network, str(one.steps), one.summary)
     console.print(table)
-    next_command(f"shiftbed train EmojiStyles ERM --test noto --recipe {recipe_names()[0]}")
+    next_command("shiftbed train EmojiStyles ERM --test noto --recipe quick")
 
 
 @app.command()

@@ -172,6 +172,8 @@ def diff(
         print(json.dumps([{"field": key, "one": left, "two": right} for key, left, right in found]))
         return
     table = RichTable("field", one, two)
+    for column in table.columns:
+        column.overflow = "fold"  # what differs may be the end of a word
     for key, left, right in found:
         table.add_row(key, *("–" if value is None else str(value) for value in (left, right)))
     console.print(table if found else "They do not differ.")

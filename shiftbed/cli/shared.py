@@ -1,8 +1,10 @@
 """What all commands share: the application, its options, and how they end."""
 
 import json
+import os
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,4 +159,7 @@ def stoppable(action: Callable[[], Any], again: str) -> Any:
         late = isinstance(why, NotSavedError)
         how = "before it could save: the last checkpoint stays" if late else "and saved: nothing is lost"
         console.print(f"\nStopped {how}. Run {again} again to continue.")
+        if late:  # an interpreter with torch in it takes another second or two to end, and nothing is left to write
+            sys.stdout.flush()
+            os._exit(STOPPED)
         raise typer.Exit(STOPPED) from None

@@ -119,16 +119,21 @@ def train(
 
     job = stoppable(run, "the same command")
     if as_json:
-        print(json.dumps({"job": job.description, "status": job.status, "records": job.rows}))
+        print(json.dumps({"job": job.description, "status": job.status, "step": job.step, "records": job.rows}))
         return
     if job.status == "diverged":
+        last = "with its last good records" if job.rows else "before its first evaluation"
         console.print(
-            "The loss became infinite or not a number: the job ended as diverged, with its last good records."
+            f"The loss became infinite or not a number at step {job.step}: the job ended as diverged, {last}."
         )
-    console.print(show.job_table(job))
+    if job.rows:
+        console.print(show.job_table(job))
     folder = out / "jobs" / job.id
-    kept = "Records and weights" if [*folder.glob("weights*")] else "Records (the weights were not kept)"
-    console.print(f"{kept}: {folder}", highlight=False, soft_wrap=True)
+    kept = bool([*folder.glob("weights*")])
+    what = "Records and weights" if kept else "Records (the weights were not kept)"
+    console.print(f"{what}: {folder}", highlight=False, soft_wrap=True)
     more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
     files = "".join(f" --code {path}" for path in code or [])
-    next_command(f"shiftbed sweep {word(job.description['dataset'])} --algorithms {quote(more)}{files} --out my-sweep")
+    again = [f"shiftbed best {word(out)}{files}"] if not kept and job.status == "done" else []  # which makes them
+    sweep = f"shiftbed sweep {word(job.description['dataset'])} --algorithms {quote(more)}{files} --out my-sweep"
+    next_command(*again, sweep)

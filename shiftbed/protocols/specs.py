@@ -72,7 +72,8 @@ class LeaveOut(TaskSpec):
                 given = int(self.adapt * (len(inside) + len(outside)))
                 if not 0 < given < len(inside):
                     raise DataError(
-                        f"Domain '{domain}' of {known.name} cannot give {self.adapt:g} of itself unlabelled."
+                        f"Domain '{domain}' of {known.name} cannot give {self.adapt:g} of itself unlabelled, since "
+                        f"{fraction:g} are held out and the rest is tested; give less than {1 - fraction:g}."
                     )
                 splits.append(Split(domain, "rest", "unlabelled", inside[:given]))
                 inside = inside[given:]

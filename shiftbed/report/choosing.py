@@ -12,7 +12,7 @@ import numpy as np
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut
-from shiftbed.selection import SELECTIONS, Choice, JobRecords, Selection
+from shiftbed.selection import SELECTIONS, Choice, JobRecords, Selection, tasks_of
 from shiftbed.sweeps.blind import is_sealed, refuse_sealed
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.tables.table import ORACLE_MARK
@@ -218,10 +218,17 @@ class Candidates:
             for job in finished_jobs(LocalStore(Path(folder)))
             if algorithm in (None, job.description["algorithm"]) and set(test) <= set(job.description["test_domains"])
         ]
-        if algorithm is not None and not jobs:
-            raise StoreError(f"No finished job in {folder} is of {algorithm} and tests these domains.")
+        if (algorithm is not None or test) and not jobs:
+            wanted = ([f"is of {algorithm}"] if algorithm else []) + ([f"tests {' and '.join(test)}"] if test else [])
+            raise StoreError(
+                f"No finished job in {folder} {' and '.join(wanted)}; `shiftbed status {folder}` shows those there are."
+            )
         choices = [rule.choose(list(group)) for _, group in groupby(sorted(jobs, key=_cell), _cell)]
         found = [choice for choice in choices if choice is not None]
+        if not found and (lacking := _lacking(rule, jobs)):
+            raise StoreError(
+                f"{selection} reads {', '.join(lacking)}, which no job in {folder} recorded; choose by another rule."
+            )
         if not found:
             raise StoreError(
                 f"No finished job in {folder} competes under {selection}; `shiftbed status {folder}` shows them."
@@ -266,6 +273,12 @@ class Candidates:
                 if split["role"] == "test" and split["part"] != "out":
                     found[split["domain"]] = row["splits"][split["name"]]["accuracy"]
         return found
+
+
+def _lacking(rule: Selection, jobs: Sequence[JobRecords]) -> list[str]:
+    """The columns that a rule reads and no job with records has: lean ones have those of the rules they were for."""
+    each = [set(rule.lacking(task)) for task in tasks_of([job for job in jobs if job.rows], rule.metrics)]
+    return sorted(map(str, set.intersection(*each))) if each else []
 
 
 def _cell(job: JobRecords) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -57,7 +57,7 @@ def algorithm_table() -> Table:
 
 def job_table(job: "JobRecords") -> Table:
     """The accuracy of a job's last record on every split."""
-    last: dict[str, Any] = job.rows[-1] if job.rows else {"step": 0, "splits": {}}
+    last = job.rows[-1]
     title = f"{job.description['algorithm']} at step {last['step']}"
     if job.description["task"].get("adapt"):
         title += f"\nadaptation: {job.description['task']['adapt']:g} of the test domains seen unlabelled"

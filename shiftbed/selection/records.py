@@ -36,11 +36,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class JobRecords:
-    """A finished job: its description (`job.json`), how it ended, and the rows of its records."""
+    """A finished job: its description (`job.json`), how and at which step it ended, and the rows of its records."""
 
     description: dict[str, Any]
     status: str
     rows: list[dict[str, Any]]
+    step: int | None = None
 
     @property
     def id(self) -> str:

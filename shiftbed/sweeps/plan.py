@@ -206,8 +206,10 @@ def adapting(spec: TaskSpec, share: float) -> TaskSpec:
     """
     if not share:
         return spec
-    if not isinstance(spec, LeaveOut) or not 0 < share < 1:
-        raise HparamError("Adaptation gives a share between 0 and 1 of test domains that are left out in turn.")
+    if not isinstance(spec, LeaveOut) or spec.whole or not 0 < share < 1:
+        raise HparamError(
+            "Adaptation gives a share between 0 and 1 of test domains that are left out in turn and not tested whole."
+        )
     return replace(spec, adapt=share)
 
 

@@ -80,20 +80,20 @@ def finished_jobs(store: Store, test: bool | None = None) -> Iterator[JobRecords
 def _loose_jobs(store: Store, parts: list[str], test: bool) -> Iterator[JobRecords]:
     for job in loose_jobs(store, part_jobs(store, parts), test):
         result = job.result.parsed(job.id)
-        yield JobRecords(described(job), result["status"], result["records"])
+        yield JobRecords(described(job), result["status"], result["records"], result["step"])
 
 
 def _part_jobs(store: Store, part: str, scratch: Path, test: bool) -> Iterator[JobRecords]:
     """The jobs of a part, by id, some at a time."""
     jobs, records = fetched(store, part, JOBS, scratch), record_files(store, [part], scratch, test)
     with duckdb.connect() as db:
-        abouts = read(db, f"SELECT id, status, own, shared FROM '{quoted(jobs)}' ORDER BY id", jobs)
+        abouts = read(db, f"SELECT id, status, step, own, shared FROM '{quoted(jobs)}' ORDER BY id", jobs)
         for start in range(0, len(abouts), WINDOW):
             window = abouts[start : start + WINDOW]
             rows = _rows_between(db, records, window[0][0], window[-1][0])
-            for job_id, status, own, shared in window:
+            for job_id, status, last, own, shared in window:
                 steps = [{"step": step, "splits": splits} for step, splits in rows[job_id].items()]
-                yield JobRecords({**json.loads(shared), **json.loads(own)}, status, steps)
+                yield JobRecords({**json.loads(shared), **json.loads(own)}, status, steps, last)
 
 
 def _rows_between(

@@ -12,7 +12,7 @@ from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.hparams import DEFAULT_SPACE, SizeClass, Space, Value, shared_space, with_named_space
 from shiftbed.protocols import Task, TaskSpec, make_task, spec_of
-from shiftbed.training.recipes import Recipe
+from shiftbed.training.recipes import Recipe, recipe_of
 
 ID_SCHEMA = 1
 ID_DIGITS = 20  # 80 bits: among a million jobs two ids are equal with a chance of 4e-13
@@ -129,7 +129,7 @@ class Job:
             draw=description["draw"],
             trial=description["trial"],
             hparams=description["hparams"],
-            recipe=Recipe(**description["recipe"]),
+            recipe=recipe_of(description),
             overrides={**description["overrides"], **description["own_overrides"]},
             lean=tuple(description.get("lean", ())),
         )

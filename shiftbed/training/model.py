@@ -15,7 +15,7 @@ from shiftbed.networks import FeaturizerModule
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
 from shiftbed.training.store import read_json
-from shiftbed.training.trainer import TRANSDUCTIVE_BATCH, Trainer
+from shiftbed.training.trainer import TRANSDUCTIVE_BATCH, Trainer, cpu_evaluation_batch
 
 BATCH = 256
 
@@ -62,7 +62,8 @@ class Model:
         self.classes = tuple(classes)
         self.about = about
         self._augmentation = Augmentation(**about["preprocessing"]["augmentation"])
-        self._batch = TRANSDUCTIVE_BATCH if "test batches" in algorithm.needs else BATCH
+        some = min(BATCH, cpu_evaluation_batch(about["input_shape"]))
+        self._batch = TRANSDUCTIVE_BATCH if "test batches" in algorithm.needs else some
 
     def predict(self, images: np.ndarray | Sequence[Any]) -> np.ndarray:
         """The probability of every class for each image.

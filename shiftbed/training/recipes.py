@@ -1,14 +1,15 @@
 """Recipes: how one model is trained, as data files beside this module."""
 
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shiftbed.data import card
-from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.errors import ShiftbedError, StoreError, UnknownNameError
 from shiftbed.hashing import canonical
 from shiftbed.hparams import DEFAULT_SPACE, Value
 from shiftbed.networks import NETWORKS, weights_digest
@@ -94,6 +95,10 @@ class Recipe(BaseModel):
         how += [value for value in (self.initial_weights, self.precision) if value not in (None, "float32")]
         return canonical(how)
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A recipe with other fields; pydantic's own copy would keep the identity that was computed of the old ones."""
+        return type(self)(**{**self.model_dump(), **(update or {})})
+
     def for_networks(self) -> dict[str, Any]:
         """What a network and its optimizer must know, as it is added to the hyperparameters."""
         return self.model_dump(include={"network", "initial_weights", "batch_norm", "optimizer"})
@@ -143,3 +148,19 @@ def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ShiftbedError(f"Recipe '{name}' for {dataset} has a wrong '{where}': {first['msg']}.") from error
+
+
+def recipe_of(description: Mapping[str, Any]) -> Recipe:
+    """The recipe in what `job.json` says of a job.
+
+    Raises:
+        StoreError: It has fields or values that are not known here.
+    """
+    try:
+        return Recipe(**description["recipe"])
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise StoreError(
+            f"The recipe of job {description['id']} has a '{where}' that is not known here; it was written by a newer "
+            "shiftbed: update shiftbed to read it."
+        ) from error

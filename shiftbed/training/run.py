@@ -19,7 +19,7 @@ from shiftbed.training.device import Runtime
 from shiftbed.training.files import JobFiles, Result, Row, apart, encode_records, joined, parse_records
 from shiftbed.training.job import Job
 from shiftbed.training.model import encode_logits, encode_weights
-from shiftbed.training.recipes import Recipe
+from shiftbed.training.recipes import recipe_of
 from shiftbed.training.store import Store
 from shiftbed.training.trackers import Tracker, numbers
 from shiftbed.training.trainer import Trainer, is_recorded
@@ -66,7 +66,7 @@ def run_job(
     if not store.create_exclusive(files.job, canonical(job.describe())):
         # When and what is evaluated is not in the id: whoever came first has set it, and all rows follow it.
         described = json.loads(store.get(files.job) or b"")
-        job = replace(job, recipe=Recipe(**described["recipe"]), lean=tuple(described.get("lean", ())))
+        job = replace(job, recipe=recipe_of(described), lean=tuple(described.get("lean", ())))
     if keep == "best" and not all(is_recorded(job, split) for split in job.task.of_role("validation")):
         raise StoreError("The best weights are those of the best validation, which this lean job does not record.")
     started = time.perf_counter()
@@ -197,7 +197,7 @@ def decode_checkpoint(data: bytes, job: Job) -> dict[str, Any] | None:
 
 
 def _finish(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, outcome: Outcome, keep: Keep) -> None:
-    if keep == "final":
+    if keep == "final" and outcome == "done":  # of a job that diverged they say nothing
         store.put_atomic(files.weights, encode_weights(trainer))
     # The rows are in `done` itself: a late writer can still replace the record file, but never this.
     result = Result.of(outcome, trainer.diverged_at() or trainer.step, rows, _tests(trainer.job))

@@ -122,6 +122,7 @@ def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
         errno.ENOSPC: "the disk is full; make room and run the same command again, nothing computed is lost",
         errno.EDQUOT: "the disk quota is used up; make room and run the same command again, nothing computed is lost",
         errno.EACCES: "permission is denied; choose a folder you may write to",
+        errno.EPERM: "this file system does not allow it; choose a folder on another",
         errno.EROFS: "the file system is read-only; choose a folder you may write to",
     }.get(error.errno or 0, f"{error.strerror}; run the same command again, nothing computed is lost")
     return StoreError(f"Cannot {verb} {path}: {advice}.")

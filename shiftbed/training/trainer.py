@@ -28,6 +28,7 @@ from shiftbed.training.schedules import set_learning_rates
 from shiftbed.training.streams import philox_key, reseed
 
 EVALUATION_BATCH = 512
+CPU_EVALUATION_BATCH = 512 * 64 * 64  # pixels; 512 images of 224 pixels a side take ResNet-50 5 GB
 GPU_EVALUATION_BATCH = 256 * 224 * 224  # pixels
 COMPILED_EVALUATION = 64 * 64  # pixels; compiling for larger images takes longer than all evaluations of a job save
 TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction depends on the batch
@@ -232,7 +233,7 @@ class Trainer:
         if "test batches" in self.algorithm.needs:
             return TRANSDUCTIVE_BATCH
         if not self.runtime.on_gpu:
-            return EVALUATION_BATCH
+            return min(EVALUATION_BATCH, cpu_evaluation_batch(self.data.input_shape))
         return max(TRANSDUCTIVE_BATCH, GPU_EVALUATION_BATCH // math.prod(self.data.input_shape[1:]))
 
     def state(self) -> dict[str, Any]:
@@ -254,6 +255,11 @@ class Trainer:
         """The tensors of the algorithm, each once (`network` shares those of its parts), for a file anyone can load."""
         tensors = dict(self.algorithm.named_parameters()) | dict(self.algorithm.named_buffers())
         return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def cpu_evaluation_batch(input_shape: Sequence[int]) -> int:
+    """How many inputs a CPU may predict at once without taking gigabytes for what a network computes on the way."""
+    return max(1, CPU_EVALUATION_BATCH // math.prod(input_shape[1:]))
 
 
 def is_recorded(job: Job, split: Split) -> bool:

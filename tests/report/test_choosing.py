@@ -1,14 +1,18 @@
 """From a sweep to a model of all domains, and what it says of a new one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import shiftbed
 from shiftbed.errors import StoreError
-from shiftbed.report.choosing import best_everywhere
+from shiftbed.report.choosing import best, best_everywhere
 from shiftbed.sweeps.blind import seal
 from shiftbed.sweeps.plan import Request, plan
+from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
+from tests.conftest import tiny_job
 from tests.sweeps.finished import finish
 
 DOMAINS = ("+90%", "+80%", "-90%")
@@ -77,3 +81,15 @@ def test_one_left_out_domain_gives_no_error(tmp_path):
     made_sweep(tmp_path / "sweep")
     made = best_everywhere(tmp_path / "sweep", tmp_path / "model")
     assert "Expect 20.0 % at a new domain" in made._replace(elsewhere={"-90%": 0.2}).words
+
+
+def test_what_keeps_a_rule_from_choosing_is_said(tmp_path):
+    made_sweep(tmp_path / "sweep")
+    with pytest.raises(StoreError, match=r"No finished job in \S+ is of CORAL and tests -90%; `shiftbed status"):
+        best(tmp_path / "sweep", tmp_path / "model", algorithm="CORAL", test=["-90%"])
+    with pytest.raises(StoreError, match=r"No finished job in \S+ tests \+90% and -90%; "):
+        best(tmp_path / "sweep", tmp_path / "model", test=["+90%", "-90%"])
+    lean = replace(tiny_job("ERM"), lean=("training-domain-validation",))
+    run_job(lean, LocalStore(tmp_path / "lean"))
+    with pytest.raises(StoreError, match=r"oracle reads test/out/accuracy, which no job in \S+ recorded"):
+        best(tmp_path / "lean", tmp_path / "model", selection="oracle")

@@ -88,11 +88,14 @@ def test_a_model_that_saw_unlabelled_domains_loads(tested, tmp_path):
 def test_impossible_shares_are_refused(tmp_path):
     with pytest.raises(HparamError, match="share between 0 and 1"):
         shiftbed.train("ColoredDigits", "DANN", "-90%", tmp_path, adapt=1.5)
-    with pytest.raises(DataError, match=r"cannot give 0\.9 of itself"):
+    with pytest.raises(DataError, match=r"cannot give 0\.9 of itself .* give less than 0\.8\."):
         shiftbed.train("ColoredDigits", "DANN", "-90%", tmp_path, adapt=0.9)
     request = shiftbed.Request(["ColoredDigits"], ["DANN"], protocol="target-trained", adapt=0.5)
     with pytest.raises(HparamError, match="left out in turn"):
         shiftbed.sweep(request, tmp_path)
+    whole = shiftbed.Request(["ColoredDigits"], ["DANN"], protocol="leave-one-domain-out:whole=true", adapt=0.5)
+    with pytest.raises(HparamError, match="not tested whole"):  # else the record would say adaptation, and none was
+        shiftbed.sweep(whole, tmp_path)
 
 
 def test_tables_and_records_say_adaptation(tmp_path):

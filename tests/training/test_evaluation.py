@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, recall_score, roc_auc_score
 
 from shiftbed.training.evaluation import on_host, split_metrics
 
@@ -43,6 +43,21 @@ def test_classes_without_examples_are_left_out_of_means():
     assert ours["balanced_accuracy"] == pytest.approx((1 + 0.5) / 2)
     assert ours["worst_class"] == 0.5
     assert ours["class_counts"] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("present", [(0, 2), (1,)], ids=["a class is absent", "one class alone"])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_with_absent_classes_they_equal_scikit_learn_s_over_those_present(present, classes):
+    random = np.random.default_rng(classes)
+    labels = random.choice([label for label in present if label < classes], 60)
+    logits = random.normal(size=(60, classes)) + np.eye(classes)[labels]
+    ours, guesses, known = numbers(logits, labels), logits.argmax(1), np.unique(labels)
+    assert len(np.unique(guesses)) == classes, "absent ones are guessed too"
+    recalls = recall_score(labels, guesses, labels=known, average=None)
+    assert ours["balanced_accuracy"] == pytest.approx(recalls.mean())
+    assert ours["worst_class"] == pytest.approx(recalls.min())
+    assert ours["macro_f1"] == pytest.approx(f1_score(labels, guesses, labels=known, average="macro"))
+    assert ours.get("auroc", 0.5) == 0.5, "not defined for one class"
 
 
 def test_calibration_error_by_hand():

@@ -3,11 +3,16 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from shiftbed.errors import HparamError, ShiftbedError, StoreError, UnknownNameError
+from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut
+from shiftbed.training.files import JobFiles
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe
+from shiftbed.training.run import run_job
+from shiftbed.training.store import LocalStore
 from tests.conftest import tiny_job
 
 GOLDEN = {
@@ -51,6 +56,17 @@ def test_what_does_not_define_the_result_leaves_the_id():
     )
 
 
+def test_a_changed_recipe_has_an_identity_of_its_own():
+    base = tiny_job("ERM")
+    assert base.id, "its recipe has now been asked who it is"
+    for change in ({"optimizer": "sgd"}, {"steps": 7}, {"precision": "bf16"}, {"augmentation": {"size": 8}}):
+        changed = base.recipe.model_copy(update=change)
+        other = make_job("ColoredDigits", "ERM", LeaveOut(("-90%",)), changed, overrides={"batch_size": 4})
+        assert other.id != base.id and other.setting != base.setting, change
+    with pytest.raises(ValidationError):
+        base.recipe.model_copy(update={"optimizer": "lion"})
+
+
 def test_test_domains_have_one_order_and_no_repetition():
     how = recipe("quick", "RotatedDigits")
     orders = (("0", "75"), ("75", "0"), ("0", "75", "0"))
@@ -67,6 +83,16 @@ def test_a_job_survives_json():
 def test_a_description_that_no_longer_fits_is_refused():
     with pytest.raises(StoreError, match="another version of the dataset or the algorithm"):
         Job.from_description({**tiny_job("ERM").describe(), "id": "0" * 20})
+
+
+def test_a_recipe_of_a_newer_shiftbed_is_refused_in_one_sentence(tmp_path):
+    job, store = tiny_job("ERM"), LocalStore(tmp_path)
+    newer = job.describe()
+    newer["recipe"]["blur"] = 1
+    store.put_atomic(JobFiles(job.id).job, canonical(newer))
+    for read in (lambda: Job.from_description(newer), lambda: run_job(job, store)):
+        with pytest.raises(StoreError, match=rf"recipe of job {job.id} has a 'blur' .* newer shiftbed: update"):
+            read()
 
 
 def test_hyperparameters_come_from_the_draw_the_recipe_and_the_hand_in_this_order():

@@ -237,7 +237,10 @@ def test_a_torn_checkpoint_makes_the_job_start_over(local):
     assert run_job(job, local) == "done"
 
 
-@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only")])
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EPERM, "choose a folder on another")],
+)
 def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(local, monkeypatch, number, words):
     job = tiny_job("ERM")
     made = []

@@ -41,3 +41,34 @@ def test_what_does_not_save_itself_in_time_is_interrupted(monkeypatch):
         time.sleep(10)  # as an evaluation of many images
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)] == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_who_could_not_save_in_time_leaves_at_once(shiftbed, monkeypatch):  # noqa: F811
+    """The end of an interpreter with torch in it takes longer than what is then left of five seconds."""
+
+    class Slow(ERM):
+        """Is told to stop, and goes on."""
+
+        def update(self, minibatches, unlabeled=None):
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(10)
+            return {}
+
+    def leave(code):
+        raise SystemExit(code + 1000)
+
+    register()(Slow)
+    monkeypatch.setattr(shared, "STOP_SECONDS", 0.02)
+    monkeypatch.setattr(shared.os, "_exit", leave)
+    stopped = shiftbed("train", "ColoredDigits", "Slow", "--test=-90%", "--set=batch_size=4", "--device=cpu")
+    assert stopped.code == 1130 and "the last checkpoint stays" in " ".join(stopped.out.split())
+
+
+def test_a_job_that_diverged_says_where_and_keeps_no_weights(shiftbed, tmp_path):  # noqa: F811
+    train = ("train", "ColoredDigits", "ERM", "--test=-90%", "--steps=4", "--set=batch_size=4", "--set=lr=1e30")
+    said = " ".join(shiftbed(*train, "--device=cpu", "--out=run").out.split())
+    assert "not a number at step 2: the job ended as diverged, before its first evaluation." in said
+    assert "at step 0" not in said and "weights were not kept" in said
+    assert not [*(tmp_path / "run").rglob("*.safetensors")]
+    found = json.loads(shiftbed(*train, "--device=cpu", "--out=run", "--json").out)
+    assert (found["status"], found["step"], found["records"]) == ("diverged", 2, [])

@@ -16,7 +16,7 @@ from shiftbed.training.job import make_job
 from shiftbed.training.pool import pool_of
 from shiftbed.training.recipes import recipe
 from shiftbed.training.schedules import learning_rate_factor, set_learning_rates
-from shiftbed.training.trainer import Trainer, _optimizers
+from shiftbed.training.trainer import Trainer, _optimizers, cpu_evaluation_batch
 from tests.conftest import tiny_job
 
 
@@ -141,3 +141,12 @@ def test_a_job_s_arithmetic_holds_for_its_steps_alone(precision, tf32, half):
         product = torch.ones(2, 2) @ torch.ones(2, 2)
         assert product.dtype == (torch.bfloat16 if half else torch.float32)
     assert (matmul.allow_tf32, convolution.allow_tf32, torch.is_autocast_enabled("cpu")) == before
+
+
+def test_large_images_are_evaluated_few_at_a_time_on_a_cpu():
+    assert [cpu_evaluation_batch((3, side, side)) for side in (64, 224, 4096)] == [512, 41, 1]
+    assert cpu_evaluation_batch((20,)) >= 512, "inputs that are no images"
+    assert Trainer(tiny_job("ERM"))._evaluation_batch() == 512
+    how = recipe("quick", "ColoredDigits", augmentation={"size": 224})
+    large = make_job("ColoredDigits", "ERM", LeaveOut(("-90%",)), how)
+    assert Trainer(large)._evaluation_batch() == 41
