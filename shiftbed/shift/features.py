@@ -18,7 +18,10 @@ from shiftbed.training.batches import as_model_input
 BATCH = 256
 
 
-def open_dataset(dataset: str | Path | MultiDomainDataset) -> MultiDomainDataset:
+def open_dataset(
+    dataset: str | Path | MultiDomainDataset,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> MultiDomainDataset:
     """A dataset by its name; a folder or manifest, which is packed once; or one that is open already."""
     if isinstance(dataset, MultiDomainDataset):
         return dataset
@@ -26,7 +29,7 @@ def open_dataset(dataset: str | Path | MultiDomainDataset) -> MultiDomainDataset
     if str(dataset) not in known and Path(dataset).exists():
         from shiftbed.data.prepare import prepare
 
-        return load(prepare(str(dataset)).card.name)
+        return load(prepare(str(dataset), on_progress=on_progress).card.name)
     return load(str(dataset))
 
 
@@ -69,7 +72,8 @@ def samples_of(
             values = torch.cat([extract(batch) for batch in torch.from_numpy(inputs).split(BATCH)]).numpy()
         else:
             values = inputs.astype(np.float32) / np.float32(255) if inputs.dtype == np.uint8 else inputs
-        made[domain.name] = sample(domain.name, values, None if (labels < 0).any() else labels, groups)
+        known = None if (labels < 0).any() else labels
+        made[domain.name] = sample(domain.name, values, known, groups, dataset.card.classes)
     return made
 
 
