@@ -28,6 +28,7 @@ from shiftbed.shift.ratio import (
     held_out_ratios,
 )
 from shiftbed.shift.samples import sample
+from shiftbed.shift.together import counted
 
 
 def is_near(name: str, seed: int = 0, n: int = 2000, **how) -> None:
@@ -202,11 +203,18 @@ def test_projections_trained_side_by_side_are_those_trained_alone(monkeypatch):
     network = {"network": "mlp", "mlp_width": 8}
     together = kde.held_out_features(p, q, network, 3, 0, "cpu")
     trained = kde._trained
-    monkeypatch.setattr(kde, "_trained", lambda courses, sides: (next(trained([one], sides)) for one in courses))
+    monkeypatch.setattr(kde, "_trained", lambda courses, sides, _: (next(trained([one], sides)) for one in courses))
     alone = kde.held_out_features(p, q, network, 3, 0, "cpu")
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(np.concatenate(one.z), np.concatenate(other.z), rtol=1e-3, atol=1e-4)
     assert not np.allclose(together[0].z[0][:20], together[1].z[0][:20])
+
+
+def test_networks_that_learn_together_are_counted_as_they_learn():
+    seen = []
+    for step in counted(range(10), 10, 3, lambda: seen.append("run")):
+        seen.append(step)
+    assert [place for place, one in enumerate(seen) if one == "run"] == [4, 8, 12]
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------------
@@ -385,11 +393,20 @@ def test_the_wrong_input_gets_one_sentence():
     p, q = good.domains
     cases = [
         (replace(good, domains=(p,)), "a shift is between two"),
-        (replace(good, domains=(p, replace(q, labels=np.zeros(100, int)))), "name the classes that both have"),
-        (replace(good, domains=tuple(replace(d, labels=np.zeros(100, int)) for d in (p, q))), "needs two"),
+        (
+            replace(good, domains=(p, replace(q, labels=np.zeros(100, int)))),
+            "the class no .*at least two classes must be in both",
+        ),
+        (
+            replace(good, domains=tuple(replace(d, labels=np.zeros(100, int)) for d in (p, q))),
+            "at least two classes must be in both",
+        ),
         (replace(good, domains=(p, Domain("q", q.inputs[:12], q.labels[:12]))), "has 12 examples"),
         (replace(good, domains=(p, replace(q, inputs=q.inputs * np.nan))), "not finite"),
-        (replace(good, domains=(p, replace(q, inputs=np.zeros((100, 2))))), "have the shape"),
+        (
+            replace(good, domains=(p, replace(q, inputs=np.zeros((100, 2))))),
+            r"bring them to one size \(images with --size\)",
+        ),
         (replace(good, domains=(p, replace(q, labels=np.full(100, -1)))), "have no labels"),
     ]
     for dataset, words in cases:
