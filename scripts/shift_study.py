@@ -240,7 +240,7 @@ def _coverage(splits: dict[str, dict[str, list[float]]], forms: dict[str, dict[s
     ]
     lines += [
         "",
-        "Between halves of one domain no network is sure of a side, so that diversity shift is exactly 0 in all splits,",
+        "Between halves of one domain no network is sure of a side, so that diversity shift is exactly 0 every time,",
         "and its interval, up to three examples in n, always covers 0. Where there is a shift (closed forms, 2,000",
         "examples a side, drawn anew each time):",
         "",
