@@ -156,6 +156,7 @@ def _fingerprint(samples: Mapping[str, Sample]) -> list[list[str]]:
     found = []
     for name, one in samples.items():
         content = hashlib.blake2b(one.inputs.tobytes(), digest_size=16)
-        content.update(b"" if one.labels is None else one.labels.tobytes())
+        for part in (one.labels, one.groups):
+            content.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
         found.append([name, content.hexdigest()])
     return found
