@@ -303,6 +303,7 @@ def _matrix(
     for measure in found.names:
         _print_measure(found, measure)
         drawn.append(pictures.heat_map(found, measure, out / f"{name}-{measure}.png"))
+    console.print("In brackets: no more than chance gives without shift.", highlight=False)
     if any(one.is_too_wide for cell in found.cells for one in cell.estimates):
         console.print(f"?: the interval is {WIDE}.", highlight=False, markup=False, soft_wrap=True)
     for line in found.missing:
@@ -331,8 +332,12 @@ def _print_measure(found: "ShiftMatrix", measure: str) -> None:
 
 
 def _in_matrix(one: "ShiftEstimate | None") -> str:
-    """An estimate as a matrix prints it, marked where its interval is too wide; below it, its standard error."""
+    """An estimate as a matrix prints it, marked where it says little; below it, its standard error."""
+    from shiftbed.shift.measures import is_seen
+
     if one is None:
         return ""
+    shown = f"{one.value:.3f}" + ("?" if one.is_too_wide else "")
+    by_chance = one.interval is not None and not is_seen(one)
     error = "" if one.standard_error is None else f"\n±{one.standard_error:.3f}"
-    return f"{one.value:.3f}" + ("?" if one.is_too_wide else "") + error
+    return (f"({shown})" if by_chance else shown) + error

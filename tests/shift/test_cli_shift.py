@@ -20,6 +20,7 @@ from shiftbed.shift.closed_forms import CLOSED_FORMS
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import Cell, ShiftMatrix
 from shiftbed.shift.measure import measure_shift
+from shiftbed.shift.measures import estimate
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
@@ -80,6 +81,17 @@ def test_a_matrix_wider_than_the_terminal_is_cut_into_tables_and_no_name_is_cut(
     assert "…" not in said and max(map(len, said.splitlines())) <= 80
     # Every name heads a column once, and a row of each of the four tables.
     assert [said.count(name) for name in names] == [5] * 6 and said.count("0.500") == said.count("±0.010") == 30
+
+
+def test_a_matrix_marks_what_chance_gives_and_what_says_little():
+    found = [
+        estimate("emd", 4.7, 0.1, 50, no_shift=5.2),
+        estimate("emd", 5.7, 0.1, 50, no_shift=5.2),
+        estimate("covariate", 0.5, 0.2, 50, highest=1.0),
+        ShiftEstimate("correlation", 0.5),
+    ]
+    assert [*map(cli_shift._in_matrix, found)] == ["(4.700)\n±0.100", "5.700\n±0.100", "0.500?\n±0.200", "0.500"]
+    assert cli_shift._in_matrix(None) == ""
 
 
 def test_the_matrix_is_measured_as_it_is_asked_for(tmp_path, monkeypatch):
