@@ -1,6 +1,9 @@
 import copy
 import json
 import math
+import os
+import time
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +14,7 @@ from scipy import stats
 import shiftbed
 from shiftbed.data import Domain, MultiDomainDataset
 from shiftbed.errors import DataError, UnknownNameError
-from shiftbed.shift import estimators
+from shiftbed.shift import estimators, features
 from shiftbed.shift.closed_forms import CLOSED_FORMS, blue_shifts, coloured_correlation
 from shiftbed.shift.estimates import ShiftEstimate, dominant
 from shiftbed.shift.estimators import Found, How
@@ -440,6 +443,13 @@ def test_a_folder_of_images_is_measured_by_its_path_and_a_name_comes_before_a_fo
     made = shiftbed.measure_shift(tmp_path / "mine", device="cpu", baseline=False, runs=2)
     assert made.dataset == "mine" and (made.train, made.test) == ("day", "night")
     monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(features.open_dataset("mine")["day"]) == 30
+    later = time.time() + 10
+    os.utime(tmp_path / "mine" / "day" / "cat", (later, later))  # as a new image there does
+    with pytest.warns(UserWarning, match="The folder mine has changed since it was prepared"):
+        features.open_dataset("mine")
     (tmp_path / "ColoredDigits").mkdir()
     assert shiftbed.measure_shift("ColoredDigits", device="cpu", baseline=False, runs=1, most=60).test == "-90%"
 
