@@ -15,7 +15,7 @@ from shiftbed.data.dataset import MultiDomainDataset
 from shiftbed.errors import ShiftbedError
 from shiftbed.protocols import LeaveOut
 from shiftbed.shift import features, ratio
-from shiftbed.shift.bounds import predictor, unlearned
+from shiftbed.shift.bounds import Bounds, FiniteSampleTerms, predictor, unlearned
 from shiftbed.shift.closed_forms import CLOSED_FORMS
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import Cell, ShiftMatrix
@@ -166,6 +166,18 @@ def test_a_model_is_bounded_by_images_that_it_did_not_learn_from(tmp_path):
     said = shiftbed.load(tmp_path / "run").predict(data["noto"].inputs).argmax(1)
     assert np.array_equal(np.bincount(predict(whole.inputs)), np.bincount(said)), "in another order"
     assert np.mean(predict(whole.inputs) == whole.labels) == np.mean(said == data["noto"].labels)
+
+
+def test_the_bounds_of_a_model_are_told_with_their_slack(tmp_path, monkeypatch):
+    monkeypatch.setattr("shiftbed.shift.bounds.unlearned", lambda dataset, run: dataset)
+    monkeypatch.setattr("shiftbed.shift.bounds.predictor", lambda *_: lambda inputs: np.zeros(len(inputs), int))
+    monkeypatch.setattr("shiftbed.shift.bounds.bounds_of", lambda *_: Bounds(0.1, 0.4, 0.3, 0.2, 0.5))
+    terms = FiniteSampleTerms(0.1, 0.2, 0.3, 0.4)
+    monkeypatch.setattr("shiftbed.shift.bounds.finite_sample_terms", lambda *_: terms)
+    asked = ["ColoredDigits", "--model", "run", "--runs=1", "--most=60", "--no-baseline", "--out", str(tmp_path)]
+    told = json.loads(call(*asked, "--json"))["bounds"]
+    assert told["slack"] == pytest.approx([0.3, 0.2]) and told["holds"]
+    assert "between NICO++'s bounds 0.100 and 0.600" in call(*asked)
 
 
 def test_an_unknown_method_is_one_sentence(tmp_path):

@@ -312,6 +312,7 @@ def test_every_method_answers_with_its_companions(quick, monkeypatch, method):
     assert 0 <= made.diversity.value <= 1 and 0 <= made.correlation.value <= 1
     assert 0.4 < made.accuracy.value <= 1 and made.bound == pytest.approx(max(0, 2 * made.accuracy.value - 1))
     assert made.found.without_shift is not None and "no shift" in made.correlation.details
+    assert made.diversity.details["accuracy"] == made.correlation.details["accuracy"] == made.accuracy.value
     assert any("kept 199 of 1,198" in note or "kept 200 of 1,198" in note for note in made.notes)
     read = json.loads(json.dumps(made.as_json()))
     assert ShiftEstimate.from_json(read["correlation"]) == made.correlation
