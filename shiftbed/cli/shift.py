@@ -13,6 +13,8 @@ from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, ne
 from shiftbed.errors import DataError, ShiftbedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     from shiftbed.data import MultiDomainDataset
@@ -44,18 +46,20 @@ class Asked:
         """The dataset's name."""
         return self.dataset.card.name
 
-    def samples(self, raw: bool = False) -> "dict[str, Sample]":
-        """The examples of every domain, or their features if a network was named."""
+    def samples(self, raw: bool = False, domains: "Sequence[str]" = ()) -> "dict[str, Sample]":
+        """The examples of these domains, by default of all; or their features, if a network was named."""
         from shiftbed.shift.features import samples_of
 
         network, weights = (None, None) if raw else (self.features, self.weights)
-        return samples_of(self.dataset, **self.taken, network=network, weights=weights, device=self.settings().device)
+        made_by: dict[str, Any] = {"network": network, "weights": weights, "device": self.settings().device}
+        return samples_of(self.dataset, domains, **self.taken, **made_by)
 
     def sides(self, raw: bool = False) -> "tuple[Sample, Sample]":
         """The two sides."""
-        from shiftbed.shift.features import sides_of
+        from shiftbed.shift.features import named_sides, sides_of
 
-        return sides_of(self.samples(raw), self.train, self.test)
+        train, test = named_sides([one.name for one in self.dataset.domains], self.train, self.test)
+        return sides_of(self.samples(raw, [*train, *test]), train, test)
 
     def settings(self) -> "Settings":
         """How measures are taken."""
@@ -148,6 +152,8 @@ def shift(
                     raise
                 reason = f"Diversity and correlation shift: {error}"
             others, why_not = _others(asked, measures)
+            if made is None and not others:
+                raise ShiftbedError(reason)
             bounds = None if model is None else _bounds(model, asked)
             points = asked.samples() if tsne else {}
     except KeyboardInterrupt:

@@ -107,7 +107,20 @@ def sides_of(
     Raises:
         DataError: The domains do not make two sides.
     """
-    names = list(samples)
+    train, test = named_sides(list(samples), train, test)
+    p, q = (
+        samples[side[0]] if len(side) == 1 else union([samples[name] for name in side], " + ".join(side))
+        for side in (train, test)
+    )
+    return p, q
+
+
+def named_sides(names: Sequence[str], train: Sequence[str], test: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Which domains are on either side; arguments as of `sides_of`, with the names of all domains.
+
+    Raises:
+        DataError: The domains do not make two sides.
+    """
     if len(names) < 2:
         raise DataError(f"There is the one domain '{names[0]}', and a shift is between two; add another.")
     refuse_unknown("domain", [*train, *test], names, "This dataset")
@@ -120,11 +133,7 @@ def sides_of(
             if twice
             else "All domains are on one side; leave one of them to the other."
         )
-    p, q = (
-        samples[side[0]] if len(side) == 1 else union([samples[name] for name in side], " + ".join(side))
-        for side in (train, test)
-    )
-    return p, q
+    return train, test
 
 
 def refuse_unknown(noun: str, names: Sequence[str], known: Sequence[str], where: str) -> None:

@@ -12,10 +12,10 @@ from shiftbed.data import MultiDomainDataset
 from shiftbed.registry import listed
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
 from shiftbed.shift.estimators import ESTIMATORS, PERCEPTRON_SIDE, SMALL_SIDE, Found, How
-from shiftbed.shift.features import open_dataset, refuse_unknown, resized, samples_of, sides_of
+from shiftbed.shift.features import named_sides, open_dataset, refuse_unknown, resized, samples_of, sides_of
 from shiftbed.shift.matching import in_fixed_order, matched, permuted
 from shiftbed.shift.measures import TOO_WIDE, Settings, measure
-from shiftbed.shift.samples import Sample, refuse_other_shapes
+from shiftbed.shift.samples import Sample, refuse_incomparable
 from shiftbed.training.device import find_runtime
 
 
@@ -122,10 +122,9 @@ def measure_shift(
     side = size
     if side is None and features is None and settings.network is None:
         side = _affordable_side(opened)
-    samples = samples_of(
-        opened, classes=classes, size=side, network=features, weights=features_weights, device=settings.device
-    )
-    p, q = sides_of(samples, train, test)
+    train, test = named_sides([one.name for one in opened.domains], train, test)
+    taken: dict[str, Any] = {"classes": classes, "size": side, "network": features, "weights": features_weights}
+    p, q = sides_of(samples_of(opened, [*train, *test], **taken, device=settings.device), train, test)
     made = compare(p, q, settings, on_progress)
     reduced = (f"images were brought to {side} px; --size keeps more of them",) if side != size else ()
     return replace(made, dataset=opened.card.name, notes=(*made.notes, *reduced))
@@ -150,7 +149,7 @@ def compare(
     Raises:
         DataError: The samples cannot be compared.
     """
-    refuse_other_shapes(p, q)
+    refuse_incomparable(p, q)
     pair = matched(*in_fixed_order(p, q), how.seed, most=how.most)
     empty = permuted(*pair, how.seed) if how.baseline or how.calibrate else None
     found = ESTIMATORS[how.method](pair, empty, how, on_progress)

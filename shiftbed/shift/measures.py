@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.errors import DataError
 from shiftbed.registry import Registry
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
-from shiftbed.shift.samples import Sample, refuse_other_shapes
+from shiftbed.shift.samples import Sample, refuse_incomparable
 
 GROUPS = 8
 NO_SHIFT = "no shift"  # among the details: what the estimator gives where there is none
@@ -95,7 +95,7 @@ def take(name: str, p: Sample, q: Sample, settings: Settings | None = None) -> l
         DataError: The samples differ in shape, or lack what the measure needs.
     """
     chosen = MEASURES[name]
-    refuse_other_shapes(p, q)
+    refuse_incomparable(p, q)
     missing = chosen.missing(p, q)
     if missing:
         raise DataError(f"The measure {name} {missing}; give them, or take a measure that needs none.")

@@ -102,17 +102,12 @@ def sample(
     """Examples of a domain, checked and put in the order of their hashes.
 
     Raises:
-        DataError: They are too few, differ in shape, are not all finite, or do not fit their labels.
+        DataError: They differ in shape, are not all finite, or do not fit their labels.
     """
     values = _as_array(name, inputs)
-    if len(values) < FEWEST:
-        raise DataError(
-            f"'{name}' has {len(values)} examples, and with fewer than {FEWEST} a shift cannot be told from chance; "
-            "add examples, or pool it with another domain."
-        )
     if labels is not None and len(labels) != len(values):
         raise DataError(f"'{name}' has {len(values)} examples but {len(labels)} labels; give one label for each.")
-    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
     if bad.any():
         raise DataError(
             f"{bad.sum()} of the {len(values)} examples of '{name}' are not finite (NaN or infinite), the first at "
@@ -125,7 +120,13 @@ def sample(
 
 
 def union(samples: Sequence[Sample], name: str) -> Sample:
-    """Several domains as one, each in proportion to its size; without labels if one of them has none."""
+    """Several domains as one, each in proportion to its size; without labels if one of them has none.
+
+    Raises:
+        DataError: Their examples differ in shape.
+    """
+    for one in samples[1:]:
+        refuse_other_shapes(samples[0], one)
     labelled = [one.labels for one in samples if one.labels is not None]
     grouped = [one.groups for one in samples if one.groups is not None]
     return sample(
@@ -166,6 +167,17 @@ def comparable(p: Sample, q: Sample) -> tuple[Sample, Sample, tuple[str, ...]]:
             notes.append(f"left out {one.called(lone)}, which '{one.name}' has and '{other.name}' has not")
     kept = [one if len(one.classes) == len(shared) else one[np.isin(np.asarray(one.labels), shared)] for one in (p, q)]
     return kept[0], kept[1], tuple(notes)
+
+
+def refuse_incomparable(p: Sample, q: Sample) -> None:
+    """Refuses two sides that no measure can compare: examples that differ in shape, or too few of them."""
+    for side in (p, q):
+        if len(side) < FEWEST:
+            raise DataError(
+                f"'{side.name}' has {len(side)} examples, and with fewer than {FEWEST} a shift cannot be told from "
+                "chance; add examples, or pool it with another domain."
+            )
+    refuse_other_shapes(p, q)
 
 
 def refuse_other_shapes(p: Sample, q: Sample) -> None:

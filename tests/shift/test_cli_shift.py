@@ -107,6 +107,13 @@ def test_the_matrix_is_measured_as_it_is_asked_for(tmp_path, monkeypatch):
         call("closed form", "--matrix", "--model", "run", "--out", str(tmp_path))
 
 
+def test_measures_of_which_none_can_be_taken_are_one_sentence(tmp_path, monkeypatch):
+    made = CLOSED_FORMS["flipped, mean 1"].dataset(12)
+    monkeypatch.setattr(features, "load", lambda name: made)
+    with pytest.raises(ShiftbedError, match="has 12 examples, and with fewer than 20"):
+        call("closed form", "--measures", "all", "--out", str(tmp_path))
+
+
 def test_a_matrix_of_which_nothing_can_be_measured_is_one_sentence(tmp_path, monkeypatch):
     made = CLOSED_FORMS["flipped, mean 1"].dataset(100)
     p, q = made.domains

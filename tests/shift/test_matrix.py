@@ -91,6 +91,15 @@ def test_other_groups_are_other_examples(samples, tmp_path):
     assert apart[1] == matrix(grouped, ["a-distance"], QUICK) != apart[0]
 
 
+def test_a_domain_that_cannot_be_compared_leaves_its_cells_empty(samples):
+    samples["d"] = sample("d", samples["a"].inputs[:12])
+    samples["e"] = sample("e", np.zeros((90, 4)))
+    found = matrix(samples, ["mmd"], QUICK)
+    assert np.isfinite(found.values("mmd")[:3, :3]).all() and np.isnan(found.values("mmd")[3:, :3]).all()
+    assert any("'d' has 12 examples, and with fewer than 20" in line for line in found.missing)
+    assert any("'e' 4; bring them to one size" in line for line in found.missing)
+
+
 def test_the_labelling_function_of_a_domain_is_learned_once_for_all_pairs(samples, monkeypatch):
     learned = []
     learn = concept.learn_labels

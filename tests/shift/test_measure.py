@@ -392,7 +392,7 @@ def test_intervals_from_zero_cover_the_truth_in_95_of_100(truth):
     assert (ends[:, 1] > ends[:, 0]).all()
 
 
-def test_the_wrong_input_gets_one_sentence():
+def test_the_wrong_input_gets_one_sentence(quick):
     good = CLOSED_FORMS["flipped, mean 1"].dataset(100)
     p, q = good.domains
     cases = [
@@ -416,6 +416,17 @@ def test_the_wrong_input_gets_one_sentence():
     for dataset, words in cases:
         with pytest.raises(DataError, match=words):
             shiftbed.measure_shift(dataset, device="cpu")
+    small = Domain("r", q.inputs[:12], q.labels[:12])
+    three = replace(good, domains=(p, q, small))
+    assert shiftbed.measure_shift(three, ["p"], ["q"], device="cpu", runs=1, baseline=False).test == "q"
+    pooled = shiftbed.measure_shift(three, ["p"], ["q", "r"], device="cpu", runs=1, baseline=False)
+    assert pooled.test == "q + r"
+    with pytest.raises(DataError, match="'q' are 1 and those of 'r' 2; bring them to one size"):
+        odd = replace(good, domains=(p, q, Domain("r", np.zeros((12, 2)), q.labels[:12])))
+        shiftbed.measure_shift(odd, ["p"], ["q", "r"], device="cpu")
+    with pytest.raises(DataError, match="'q' has 0 examples"):
+        lone = replace(good, domains=(p, replace(q, labels=np.zeros(100, int))))
+        shiftbed.measure_shift(lone, classes=["yes"], device="cpu")
     images = [np.zeros((8, 8, 3), np.uint8), np.zeros((9, 8, 3), np.uint8)] * 50
     with pytest.raises(DataError, match="differ in size"):
         shiftbed.measure_shift(replace(good, domains=(p, replace(q, inputs=images))), device="cpu")

@@ -55,7 +55,6 @@ def test_a_union_has_labels_only_if_all_its_parts_have():
 @pytest.mark.parametrize(
     ("inputs", "sentence"),
     [
-        (np.zeros((12, 3)), "'a' has 12 examples, and with fewer than 20"),
         (np.where(np.eye(30) > 0, np.nan, 0), "30 of the 30 examples of 'a' are not finite .* position 0; remove"),
         ([np.zeros((2, 2))] * 20 + [np.zeros((3, 3))], "The examples of 'a' differ in size; bring them to one"),
     ],
