@@ -24,7 +24,9 @@ NORMAL = 1.96
 
 
 def mean(found: list[ShiftEstimate]) -> ShiftEstimate:
-    """The mean of estimates for several test domains, whose errors are taken for independent."""
+    """The mean of estimates for several test domains, whose errors are taken for independent; one stays as it is."""
+    if len(found) == 1:
+        return found[0]
     value = sum(one.value for one in found) / len(found)
     error = math.sqrt(sum((one.standard_error or 0.0) ** 2 for one in found)) / len(found)
     low, high = max(0.0, value - NORMAL * error), min(1.0, value + NORMAL * error)

@@ -193,6 +193,7 @@ def beside(
             rows.append((DIFFERENCE, [Entry(_signed(gaps.get(name), decimals)) for name in columns]))
         data += [_row(benchmark, part, ours[name], found[name], gaps[name], differs[row]) for name in ours]
     why = dict.fromkeys(_why(row) for row in differs.values() if row)
+    caption = caption if shown else "nothing of it was measured here"
     return Grid(title, caption, "algorithm", columns, rows, [*why, *benchmark.notes, *notes], data=data)
 
 

@@ -1,6 +1,7 @@
 """The command that measures shift."""
 
 import json
+import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +13,13 @@ from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, ne
 from shiftbed.errors import DataError, ShiftbedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
     from shiftbed.data import MultiDomainDataset
     from shiftbed.shift.estimates import ShiftEstimate
+    from shiftbed.shift.matrix import ShiftMatrix
     from shiftbed.shift.measure import ShiftMeasurement
     from shiftbed.shift.measures import Settings
     from shiftbed.shift.samples import Sample
@@ -31,6 +37,7 @@ class Asked:
     taken: dict[str, Any]
     features: str | None
     weights: str | None
+    network: str | None
     seed: int
     device: str | None
 
@@ -39,25 +46,27 @@ class Asked:
         """The dataset's name."""
         return self.dataset.card.name
 
-    def samples(self, raw: bool = False) -> "dict[str, Sample]":
-        """The examples of every domain, or their features if a network was named."""
+    def samples(self, raw: bool = False, domains: "Sequence[str]" = ()) -> "dict[str, Sample]":
+        """The examples of these domains, by default of all; or their features, if a network was named."""
         from shiftbed.shift.features import samples_of
 
         network, weights = (None, None) if raw else (self.features, self.weights)
-        return samples_of(self.dataset, **self.taken, network=network, weights=weights, device=self.settings().device)
+        made_by: dict[str, Any] = {"network": network, "weights": weights, "device": self.settings().device}
+        return samples_of(self.dataset, domains, **self.taken, **made_by)
 
     def sides(self, raw: bool = False) -> "tuple[Sample, Sample]":
         """The two sides."""
-        from shiftbed.shift.features import sides_of
+        from shiftbed.shift.features import named_sides, sides_of
 
-        return sides_of(self.samples(raw), self.train, self.test)
+        train, test = named_sides([one.name for one in self.dataset.domains], self.train, self.test)
+        return sides_of(self.samples(raw, [*train, *test]), train, test)
 
     def settings(self) -> "Settings":
         """How measures are taken."""
         from shiftbed.shift.measures import Settings
         from shiftbed.training.device import find_runtime
 
-        return Settings(seed=self.seed, device=find_runtime(self.device).device)
+        return Settings(seed=self.seed, network=self.network, device=find_runtime(self.device).device)
 
 
 @app.command()
@@ -72,7 +81,9 @@ def shift(
     size: Annotated[int | None, typer.Option(min=4, help="Bring images to this side first.")] = None,
     features: Annotated[str | None, typer.Option(help="Measure the features of this fixed network.")] = None,
     weights: Annotated[str | None, typer.Option(help="The weights of --features: a name or a file.")] = None,
-    network: Annotated[str | None, typer.Option(help="The network that learns to tell domains apart.")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="The network that learns; by default what suits the inputs.")
+    ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Networks trained, each with another fifth held out.")] = 5,
     most: Annotated[int | None, typer.Option(min=40, help="At most so many examples a side.")] = None,
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Of kde: fit thresholds to no shift.")] = False,
@@ -90,6 +101,7 @@ def shift(
     Diversity and correlation shift with intervals, other measures on request, and the pictures.
     """
     from shiftbed.report.live import work_bar
+    from shiftbed.shift.duplicates import note_of_shared, shared_examples
     from shiftbed.shift.features import open_dataset
     from shiftbed.shift.measure import measure_shift
     from shiftbed.shift.measures import MEASURES
@@ -101,14 +113,18 @@ def shift(
     only_with("--method kde", method != "ratio", calibrate=calibrate)
     for name in names(measures) if measures != "all" else ():
         MEASURES[name]  # a wrong name is refused before anything is measured
-    opened, tested = open_dataset(dataset), names(test)
+    with work_bar(console) as bar, warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always", UserWarning)
+        opened, tested = open_dataset(dataset, bar), names(test)
+    for note in noted if not as_json else ():
+        console.print(str(note.message), highlight=False, markup=False, soft_wrap=True)
     if on is not None and test:
         raise ShiftbedError("--on is the test side; leave --test out.")
     if on is not None:
         opened = with_unlabelled(opened, on)
         tested, measures = [opened.domains[-1].name], measures or "all"
     taken: dict[str, Any] = {"classes": names(classes), "size": size}
-    asked = Asked(opened, names(train), tested, taken, features, weights, seed, device)
+    asked = Asked(opened, names(train), tested, taken, features, weights, network, seed, device)
     options: dict[str, Any] = {
         "method": method, "network": network, "runs": runs, "most": most, "calibrate": calibrate,
         "baseline": baseline, "seed": seed, "device": device,
@@ -122,7 +138,7 @@ def shift(
     try:
         with work_bar(console) as bar:
             if matrix:
-                _matrix(asked, options, names(measures), out, bar, as_json)
+                _matrix(asked, options, names(measures), out, on, bar, as_json)
                 return
             made: ShiftMeasurement | None = None
             reason = ""
@@ -136,24 +152,28 @@ def shift(
                     raise
                 reason = f"Diversity and correlation shift: {error}"
             others, why_not = _others(asked, measures)
+            if made is None and not others:
+                raise ShiftbedError(reason)
             bounds = None if model is None else _bounds(model, asked)
             points = asked.samples() if tsne else {}
     except KeyboardInterrupt:
         console.print("\nStopped; a single measurement starts anew, a matrix goes on where it was.")
         raise typer.Exit(STOPPED) from None
     out.mkdir(parents=True, exist_ok=True)
+    shared = shared_examples(opened)
     record = {**({} if made is None else made.as_json()), "others": [one.as_json() for one in others]}
+    record["shared_examples"] = shared.tolist()
     if bounds is not None:
         record["bounds"] = bounds
     write_json(record, out / f"{asked.name}.json")
-    pictures = _pictures(asked, made, points, out)
+    pictures = _pictures(asked, made, points, shared, out)
     if as_json:
         print(json.dumps(record))
         return
     _print(made, others)
     if bounds is not None:
         _print_bounds(bounds)
-    for line in ([reason] if reason else []) + why_not:
+    for line in ([reason] if reason else []) + why_not + note_of_shared(opened, shared):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, pictures)), highlight=False, soft_wrap=True)
     again = f"shiftbed shift {word(dataset)}{_as_asked(classes, size)}"
@@ -225,7 +245,10 @@ def _bounds(run: Path, asked: Asked) -> dict[str, Any]:
     p, q = replace(asked, dataset=unlearned(asked.dataset, run)).sides(raw=True)
     found = bounds_of(predictor(run, asked.dataset.card.classes, settings.device), p, q, settings)
     terms = finite_sample_terms(p, q, settings)
-    made = {"lower": found.lower, "upper": found.upper, "holds": found.holds, "unavoidable": found.unavoidable}
+    made = {
+        "lower": found.lower, "upper": found.upper, "slack": found.slack, "holds": found.holds,
+        "unavoidable": found.unavoidable,
+    }  # fmt: skip
     return {**asdict(found), **made, "finite_sample": {**asdict(terms), "total": terms.total}}
 
 
@@ -244,13 +267,15 @@ def _print_bounds(bounds: dict[str, Any]) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _pictures(asked: Asked, made: "ShiftMeasurement | None", points: "dict[str, Sample]", out: Path) -> list[Path]:
+def _pictures(
+    asked: Asked, made: "ShiftMeasurement | None", points: "dict[str, Sample]", shared: "np.ndarray", out: Path
+) -> list[Path]:
     from shiftbed.shift import pictures
 
     opened, name = asked.dataset, asked.name
     drawn = [
         pictures.class_balance(opened, out / f"{name}-classes.png"),
-        pictures.duplicates(opened, out / f"{name}-duplicates.png"),
+        pictures.duplicates(opened, out / f"{name}-duplicates.png", shared),
     ]
     if points:
         drawn.append(pictures.embedding(points, opened.card.classes, out / f"{name}-tsne.png"))
@@ -259,11 +284,12 @@ def _pictures(asked: Asked, made: "ShiftMeasurement | None", points: "dict[str, 
     return drawn
 
 
-def _matrix(asked: Asked, options: dict[str, Any], measures: list[str], out: Path, bar: Any, as_json: bool) -> None:
+def _matrix(
+    asked: Asked, options: dict[str, Any], measures: list[str], out: Path, on: Path | None, bar: Any, as_json: bool
+) -> None:
     """Every pair of domains by every measure, with heat maps."""
     from shiftbed.shift import pictures
     from shiftbed.shift.estimates import WIDE
-    from shiftbed.shift.matrix import REST
     from shiftbed.shift.matrix import matrix as every_pair
     from shiftbed.training.store import write_json
 
@@ -273,32 +299,51 @@ def _matrix(asked: Asked, options: dict[str, Any], measures: list[str], out: Pat
     how = tuple((name, options[name]) for name in ("method", "network", "runs", "most", "calibrate"))
     settings = replace(asked.settings(), how=how)
     found = every_pair(asked.samples(), wanted, settings, saved=saved, on_progress=bar)
+    if not found.names:
+        raise DataError(f"No pair of domains can be measured. {found.missing[0]}")
     write_json(found.as_json(), out / f"{name}-matrix.json")  # for figures and the page
     if as_json:
         print(json.dumps(found.as_json()))
         return
     drawn = []
     for measure in found.names:
-        table = RichTable(measure, *found.domains, *([REST] if len(found.domains) > 2 else []))
-        others = [*found.domains, *([REST] if len(found.domains) > 2 else [])]
-        for domain in found.domains:
-            table.add_row(domain, *(_in_matrix(found.estimate(measure, domain, other)) for other in others))
-        console.print(table)
-        try:
-            drawn.append(pictures.heat_map(found, measure, out / f"{name}-{measure}.png"))
-        except ShiftbedError as error:
-            console.print(str(error), highlight=False, markup=False, soft_wrap=True)
+        _print_measure(found, measure)
+        drawn.append(pictures.heat_map(found, measure, out / f"{name}-{measure}.png"))
+    console.print("In brackets: no more than chance gives without shift.", highlight=False)
     if any(one.is_too_wide for cell in found.cells for one in cell.estimates):
-        console.print(f"?: the interval is {WIDE}.", highlight=False, markup=False)
+        console.print(f"?: the interval is {WIDE}.", highlight=False, markup=False, soft_wrap=True)
     for line in found.missing:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, drawn)), highlight=False, soft_wrap=True)
     taken = _as_asked(",".join(asked.taken["classes"]), asked.taken["size"])
-    next_command(f"shiftbed shift {word(name)} --test {word(found.domains[-1])}{taken}")
+    side = f"--on {word(on)}" if on else f"--test {word(found.domains[-1])}"
+    next_command(f"shiftbed shift {word(name)} {side}{taken}")
+
+
+def _print_measure(found: "ShiftMatrix", measure: str) -> None:
+    """One estimate between all domains, in as many tables as the terminal needs to show whole names and numbers."""
+    from shiftbed.shift.matrix import REST
+
+    domains = list(found.domains)
+    columns = [*domains, *([REST] if len(domains) > 2 else [])]
+    cells = [[_in_matrix(found.estimate(measure, one, other)) for other in columns] for one in domains]
+    widest = max(len(line) for row in [columns, *cells] for text in row for line in text.split("\n"))
+    count = max(1, (console.width - max(map(len, [measure, *domains])) - 4) // (widest + 3))
+    for start in range(0, len(columns), count):
+        part = slice(start, start + count)
+        table = RichTable(measure, *columns[part])
+        for domain, row in zip(domains, cells, strict=True):
+            table.add_row(domain, *row[part])
+        console.print(table)
 
 
 def _in_matrix(one: "ShiftEstimate | None") -> str:
-    """An estimate as a matrix prints it, marked where its interval is too wide."""
+    """An estimate as a matrix prints it, marked where it says little; below it, its standard error."""
+    from shiftbed.shift.measures import is_seen
+
     if one is None:
         return ""
-    return f"{one.value:.3f}" + ("?" if one.is_too_wide else "")
+    shown = f"{one.value:.3f}" + ("?" if one.is_too_wide else "")
+    by_chance = one.interval is not None and not is_seen(one)
+    error = "" if one.standard_error is None else f"\n±{one.standard_error:.3f}"
+    return (f"({shown})" if by_chance else shown) + error

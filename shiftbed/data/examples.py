@@ -169,7 +169,9 @@ def list_manifest(manifest: Path) -> Listing:
             name: str(row[name]) if row.get(name) not in (None, "") else None for name in (*COLUMNS, "group", "split")
         }
         if values["path"] is None or values["class"] is None or values["domain"] is None:
-            raise DataError(f"Row {number} of {manifest} has no path, class or domain.")
+            empty = next(name for name in COLUMNS if values[name] is None)
+            advice = "; leave images without labels out, and name their folder with --on" if empty == "class" else ""
+            raise DataError(f"Row {number} of {manifest} has no {empty}{advice}.")
         path = manifest.parent / values["path"]
         if not path.is_file():
             raise DataError(f"Row {number} of {manifest} names {values['path']}, which is not a file beside it.")

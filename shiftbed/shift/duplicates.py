@@ -15,3 +15,15 @@ def shared_examples(dataset: MultiDomainDataset) -> np.ndarray:
     counts = np.array([[int(np.isin(one, other).sum()) for other in hashes] for one in hashes])
     np.fill_diagonal(counts, [len(one) - len(np.unique(one)) for one in hashes])
     return counts
+
+
+def note_of_shared(dataset: MultiDomainDataset, counts: np.ndarray) -> list[str]:
+    """A sentence on the domain that has most of its examples in another, if one has any there."""
+    between = counts - np.diag(np.diag(counts))
+    if not between.any():
+        return []
+    one, other = (dataset.domains[int(place)].name for place in np.unravel_index(between.argmax(), between.shape))
+    return [
+        f"Of '{one}', {between.max():,} examples lie in '{other}' too, byte for byte: domains that share examples look "
+        "nearer than they are."
+    ]

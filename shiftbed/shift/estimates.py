@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 LITTLE = 0.05  # shift below it is called little
+ACCURACY = "accuracy"  # among the details of both shifts: of telling held-out examples apart
 WIDE = "too wide to conclude how far apart the sides are; measure more examples"  # a note's words on an interval
 NEARLY_SURE = "at delta 0.1"  # among the details of diversity shift: what it is if a network need be but 90 % sure
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.registry import did_you_mean
-from shiftbed.shift.estimates import NEARLY_SURE, ShiftEstimate
+from shiftbed.shift.estimates import ACCURACY, NEARLY_SURE, ShiftEstimate
 from shiftbed.shift.features import standardised
 from shiftbed.shift.integration import Evaluated, Formula, Thresholds, calibrate, integrate
 from shiftbed.shift.intervals import interval_from_zero
@@ -132,7 +132,7 @@ def by_ratio(pair: Pair, empty: Pair | None, how: How, show: Progress) -> Found:
     diversity = replace(
         diversity, details={**diversity.details, **curve}, notes=_unsure(curve, diversity.value, how.delta)
     )
-    return Found(*_beside(diversity, correlation, without_shift), accuracy, without_shift)
+    return Found(*_beside(diversity, correlation, accuracy, without_shift), accuracy, without_shift)
 
 
 def _unsure(curve: dict[str, float], value: float, delta: float) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def integrated(densities: "tuple[Densities, Densities | None]", how: How) -> Fou
         correlation = replace(correlation, notes=(*correlation.notes, note))
     accuracy = None if seen.correct is None else _estimate("accuracy", *half_sum(*seen.correct), diversity.count)
     without_shift = _integrals(none, thresholds, formula) if none else None
-    return Found(*_beside(diversity, correlation, without_shift), accuracy, without_shift, densities)
+    return Found(*_beside(diversity, correlation, accuracy, without_shift), accuracy, without_shift, densities)
 
 
 ESTIMATORS: dict[str, Callable[[Pair, Pair | None, How, Progress], Found]] = {
@@ -263,14 +263,16 @@ def _over_runs(name: str, values: np.ndarray, densities: Densities, threshold: f
 
 
 def _beside(
-    diversity: ShiftEstimate, correlation: ShiftEstimate, null: tuple[ShiftEstimate, ShiftEstimate] | None
+    diversity: ShiftEstimate,
+    correlation: ShiftEstimate,
+    accuracy: ShiftEstimate | None,
+    null: tuple[ShiftEstimate, ShiftEstimate] | None,
 ) -> tuple[ShiftEstimate, ShiftEstimate]:
-    """Both estimates with what a pair without shift gives."""
-    if null is None:
-        return diversity, correlation
+    """Both estimates with the accuracy of telling the sides apart, and with what a pair without shift gives."""
+    told = {} if accuracy is None else {ACCURACY: accuracy.value}
     first, second = (
-        replace(one, details={**one.details, NO_SHIFT: empty.details["raw"]})
-        for one, empty in zip((diversity, correlation), null, strict=True)
+        replace(one, details={**one.details, **told, **({} if empty is None else {NO_SHIFT: empty.details["raw"]})})
+        for one, empty in zip((diversity, correlation), null or (None, None), strict=True)
     )
     return first, second
 

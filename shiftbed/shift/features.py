@@ -1,5 +1,8 @@
 """What is measured: the examples of a dataset's domains as samples, raw or as features of any network."""
 
+import os
+import shlex
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from shiftbed.data import DATASETS, Domain, MultiDomainDataset, load
-from shiftbed.data.roots import prepared_names
+from shiftbed.data.roots import pack_folder, prepared_names
 from shiftbed.errors import DataError
 from shiftbed.networks import Featurizer
 from shiftbed.registry import did_you_mean
@@ -18,7 +21,10 @@ from shiftbed.training.batches import as_model_input
 BATCH = 256
 
 
-def open_dataset(dataset: str | Path | MultiDomainDataset) -> MultiDomainDataset:
+def open_dataset(
+    dataset: str | Path | MultiDomainDataset,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> MultiDomainDataset:
     """A dataset by its name; a folder or manifest, which is packed once; or one that is open already."""
     if isinstance(dataset, MultiDomainDataset):
         return dataset
@@ -26,8 +32,22 @@ def open_dataset(dataset: str | Path | MultiDomainDataset) -> MultiDomainDataset
     if str(dataset) not in known and Path(dataset).exists():
         from shiftbed.data.prepare import prepare
 
-        return load(prepare(str(dataset)).card.name)
+        return load(prepare(str(dataset), on_progress=on_progress).card.name)
+    if str(dataset) not in DATASETS and _changed_since_packed(Path(dataset)):
+        warnings.warn(
+            f"The folder {dataset} has changed since it was prepared; '{dataset}' is what it was then, and "
+            f"`shiftbed prepare {shlex.quote(str(dataset))}` packs it anew.",
+            stacklevel=2,
+        )
     return load(str(dataset))
+
+
+def _changed_since_packed(folder: Path) -> bool:
+    """Whether files were added to a folder, or taken out of it, after the pack of its name was made."""
+    pack = pack_folder(folder.name) / "pack.json"
+    if not folder.is_dir() or not pack.exists():
+        return False
+    return any(Path(at).stat().st_mtime > pack.stat().st_mtime for at, _, _ in os.walk(folder))
 
 
 def samples_of(
@@ -69,7 +89,8 @@ def samples_of(
             values = torch.cat([extract(batch) for batch in torch.from_numpy(inputs).split(BATCH)]).numpy()
         else:
             values = inputs.astype(np.float32) / np.float32(255) if inputs.dtype == np.uint8 else inputs
-        made[domain.name] = sample(domain.name, values, None if (labels < 0).any() else labels, groups)
+        known = None if (labels < 0).any() else labels
+        made[domain.name] = sample(domain.name, values, known, groups, dataset.card.classes)
     return made
 
 
@@ -86,7 +107,20 @@ def sides_of(
     Raises:
         DataError: The domains do not make two sides.
     """
-    names = list(samples)
+    train, test = named_sides(list(samples), train, test)
+    p, q = (
+        samples[side[0]] if len(side) == 1 else union([samples[name] for name in side], " + ".join(side))
+        for side in (train, test)
+    )
+    return p, q
+
+
+def named_sides(names: Sequence[str], train: Sequence[str], test: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Which domains are on either side; arguments as of `sides_of`, with the names of all domains.
+
+    Raises:
+        DataError: The domains do not make two sides.
+    """
     if len(names) < 2:
         raise DataError(f"There is the one domain '{names[0]}', and a shift is between two; add another.")
     refuse_unknown("domain", [*train, *test], names, "This dataset")
@@ -99,11 +133,7 @@ def sides_of(
             if twice
             else "All domains are on one side; leave one of them to the other."
         )
-    p, q = (
-        samples[side[0]] if len(side) == 1 else union([samples[name] for name in side], " + ".join(side))
-        for side in (train, test)
-    )
-    return p, q
+    return train, test
 
 
 def refuse_unknown(noun: str, names: Sequence[str], known: Sequence[str], where: str) -> None:

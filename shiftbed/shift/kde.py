@@ -22,7 +22,7 @@ from shiftbed.shift.features import standardised
 from shiftbed.shift.integration import Evaluated, evaluate
 from shiftbed.shift.matching import FOLDS, folds
 from shiftbed.shift.samples import Sample
-from shiftbed.shift.together import as_one, give_back, normalises_batches
+from shiftbed.shift.together import as_one, counted, give_back, normalises_batches
 
 FEATURES = 8
 BATCH = 32  # of each side
@@ -108,7 +108,7 @@ def held_out_features(
         for run, of_run in enumerate(held_out)
     ]
     made = []
-    for course, of_run in zip(_trained(courses, sides), held_out, strict=True):
+    for course, of_run in zip(_trained(courses, sides, on_run), held_out, strict=True):
         z, y, correct = [], [], []
         for domain, ((inputs, labels), held) in enumerate(zip(sides, of_run, strict=True)):
             rows = torch.from_numpy(np.flatnonzero(held)).to(device)
@@ -119,7 +119,6 @@ def held_out_features(
             y.append(labels[rows].cpu().numpy())
             correct.append((said == domain).cpu().numpy())
         made.append(HeldOut(standardised(z[0], z[1]), (y[0], y[1]), (correct[0], correct[1])))
-        on_run()
     return made
 
 
@@ -178,11 +177,13 @@ def _course(
     return Course(model, (seen[0], seen[1]), (of_sides[0].to(device), of_sides[1].to(device)))
 
 
-def _trained(courses: list[Course], sides: Sequence[LabelledInputs]) -> Iterator[Course]:
+def _trained(
+    courses: list[Course], sides: Sequence[LabelledInputs], on_run: Callable[[], None] = lambda: None
+) -> Iterator[Course]:
     """The courses with their networks trained: side by side where all see as much and none has batch norm."""
     alike = len({course.rows[0].shape for course in courses}) == 1 and not normalises_batches(courses[0].model)
     for group in [courses] if alike else [[course] for course in courses]:
-        _train(group, sides)
+        _train(group, sides, on_run)
         for course in group:
             if normalises_batches(course.model):
                 learned = [x[rows] for (x, _), rows in zip(sides, course.learned, strict=True)]
@@ -191,7 +192,7 @@ def _trained(courses: list[Course], sides: Sequence[LabelledInputs]) -> Iterator
             yield course
 
 
-def _train(courses: list[Course], sides: Sequence[LabelledInputs]) -> None:
+def _train(courses: list[Course], sides: Sequence[LabelledInputs], on_run: Callable[[], None]) -> None:
     """SGD for ten epochs: the rate falls for five, then stays, and the weights of those steps are averaged."""
     models = [course.model for course in courses]
     forward, parameters = as_one(models)
@@ -202,7 +203,7 @@ def _train(courses: list[Course], sides: Sequence[LabelledInputs]) -> None:
     optimizer = torch.optim.SGD(parameters, RATES[0], momentum=MOMENTUM, weight_decay=DECAY, fused=True)
     now = [one.detach() for one in parameters]
     means = [one.clone() for one in now]
-    for step, (at_p, at_q) in enumerate(zip(*rows, strict=True)):
+    for step, (at_p, at_q) in enumerate(counted(zip(*rows, strict=True), steps, len(models), on_run)):
         progress = min(1.0, step / max(1, falling))
         optimizer.param_groups[0]["lr"] = RATES[1] + (RATES[0] - RATES[1]) * (1 + math.cos(math.pi * progress)) / 2
         x, y = (torch.cat([of_p[at_p], of_q[at_q]], 1) for of_p, of_q in zip(*sides, strict=True))

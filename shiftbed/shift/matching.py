@@ -1,20 +1,17 @@
 """Equal label marginals by subsampling, divisions into fifths, and pairs without shift."""
 
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 
 from shiftbed.errors import DataError
-from shiftbed.shift.samples import Sample
+from shiftbed.shift.samples import Sample, shared_classes
 
 FOLDS = 5
 FEWEST_OF_A_CLASS = 2 * FOLDS  # of each class on each side: two in every fifth
 
 
-def matched(
-    p: Sample, q: Sample, seed: int, *, most: int | None = None, classes: Sequence[str] = ()
-) -> tuple[Sample, Sample]:
+def matched(p: Sample, q: Sample, seed: int, *, most: int | None = None) -> tuple[Sample, Sample]:
     """As many examples of every class from either side, drawn at random: only then are label marginals equal.
 
     Args:
@@ -22,21 +19,18 @@ def matched(
         q: The other side.
         seed: Decides which examples are kept.
         most: Keep at most so many examples a side, each class in proportion.
-        classes: The names of classes, for messages.
 
     Raises:
-        DataError: A class is on one side only, or there is but one class, or too few examples of one.
+        DataError: A class is on one side only, or there is but one class in both, or too few examples of one.
     """
+    shared = shared_classes(p, q)
     for one, other in ((p, q), (q, p)):
-        lone = [_name(number, classes) for number in np.setdiff1d(one.classes, other.classes)]
-        if lone:
+        lone = np.setdiff1d(one.classes, shared)
+        if len(lone):
             raise DataError(
-                f"'{one.name}' has the classes {_few(lone)} and '{other.name}' has not; name the classes that both "
-                "have with --classes."
+                f"'{one.name}' has {one.called(lone)} and '{other.name}' has not; name the classes that both have with "
+                "--classes."
             )
-    if len(p.classes) < 2:
-        only = _name(p.classes[0], classes)
-        raise DataError(f"All examples of '{p.name}' and '{q.name}' are of class {only}; correlation shift needs two.")
     random = np.random.default_rng(seed)
     common = [min(np.sum(side.labels == number) for side in (p, q)) for number in p.classes]
     share = 1.0 if most is None else min(1.0, most / sum(common))
@@ -47,7 +41,7 @@ def matched(
         if count < FEWEST_OF_A_CLASS:
             has, more = ("has", "add some") if share == 1 else ("keeps", "raise --most")
             raise DataError(
-                f"Of the class {_name(number, classes)} one side {has} {count} examples, and at least "
+                f"Of {p.called([number])} one side {has} {count} examples, and at least "
                 f"{FEWEST_OF_A_CLASS} are needed; {more}, or leave it out with --classes."
             )
         for side, of_class in zip(chosen, places, strict=True):
@@ -96,11 +90,3 @@ def in_fixed_order(p: Sample, q: Sample) -> tuple[Sample, Sample]:
     """The same two sides, whichever came first: a symmetric measure then cannot tell."""
     digests = [hashlib.blake2b(side.inputs.tobytes()).digest() for side in (p, q)]
     return (p, q) if digests[0] <= digests[1] else (q, p)
-
-
-def _name(number: int, classes: Sequence[str]) -> str:
-    return classes[number] if classes else str(number)
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

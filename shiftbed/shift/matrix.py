@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -134,11 +134,12 @@ def matrix(
     kept, made_of = Kept(saved), digest([_fingerprint(samples), asdict(settings)])
     cells: list[Cell] = []
     for first, second in sides:
-        p, q = samples[first], _other(samples, first, second)
+        other = cache(partial(_other, samples, first, second))
         for name in names:
             on_progress("measuring pairs of domains", len(cells), len(sides) * len(names))
             try:
-                found = kept.get([made_of, first, second, name], partial(take, name, p, q, settings))
+                take_it = partial(take, name, samples[first], other(), settings)
+                found = kept.get([made_of, first, second, name], take_it)
                 cells.append(Cell(first, second, name, tuple(found)))
             except DataError as error:
                 cells.append(Cell(first, second, name, why_not=str(error)))
@@ -156,6 +157,7 @@ def _fingerprint(samples: Mapping[str, Sample]) -> list[list[str]]:
     found = []
     for name, one in samples.items():
         content = hashlib.blake2b(one.inputs.tobytes(), digest_size=16)
-        content.update(b"" if one.labels is None else one.labels.tobytes())
+        for part in (one.labels, one.groups):
+            content.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
         found.append([name, content.hexdigest()])
     return found

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 
 from shiftbed.data import MultiDomainDataset
-from shiftbed.errors import DataError
 from shiftbed.registry import listed
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
 from shiftbed.shift.estimators import ESTIMATORS, PERCEPTRON_SIDE, SMALL_SIDE, Found, How
-from shiftbed.shift.features import open_dataset, refuse_unknown, resized, samples_of, sides_of
+from shiftbed.shift.features import named_sides, open_dataset, refuse_unknown, resized, samples_of, sides_of
 from shiftbed.shift.matching import in_fixed_order, matched, permuted
 from shiftbed.shift.measures import TOO_WIDE, Settings, measure
-from shiftbed.shift.samples import Sample
+from shiftbed.shift.samples import Sample, refuse_incomparable
 from shiftbed.training.device import find_runtime
 
 
@@ -117,17 +116,16 @@ def measure_shift(
     """
     refuse_unknown("option", list(how), [one.name for one in fields(How)], "measure_shift")
     settings = How(device=find_runtime(device).device, **how)
-    opened = open_dataset(dataset)
+    opened = open_dataset(dataset, on_progress)
     train, test = listed(train), listed(test)
     refuse_unknown("domain", [*train, *test], [one.name for one in opened.domains], opened.card.name)
     side = size
     if side is None and features is None and settings.network is None:
         side = _affordable_side(opened)
-    samples = samples_of(
-        opened, classes=classes, size=side, network=features, weights=features_weights, device=settings.device
-    )
-    p, q = sides_of(samples, train, test)
-    made = compare(p, q, settings, opened.card.classes, on_progress)
+    train, test = named_sides([one.name for one in opened.domains], train, test)
+    taken: dict[str, Any] = {"classes": classes, "size": side, "network": features, "weights": features_weights}
+    p, q = sides_of(samples_of(opened, [*train, *test], **taken, device=settings.device), train, test)
+    made = compare(p, q, settings, on_progress)
     reduced = (f"images were brought to {side} px; --size keeps more of them",) if side != size else ()
     return replace(made, dataset=opened.card.name, notes=(*made.notes, *reduced))
 
@@ -144,7 +142,6 @@ def compare(
     p: Sample,
     q: Sample,
     how: How,
-    classes: Sequence[str] = (),
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> ShiftMeasurement:
     """Diversity and correlation shift between two samples.
@@ -152,12 +149,8 @@ def compare(
     Raises:
         DataError: The samples cannot be compared.
     """
-    if p.inputs.shape[1:] != q.inputs.shape[1:]:
-        raise DataError(
-            f"Inputs of '{p.name}' have the shape {p.inputs.shape[1:]} and those of '{q.name}' {q.inputs.shape[1:]}; "
-            "bring images to one size with --size."
-        )
-    pair = matched(*in_fixed_order(p, q), how.seed, most=how.most, classes=classes)
+    refuse_incomparable(p, q)
+    pair = matched(*in_fixed_order(p, q), how.seed, most=how.most)
     empty = permuted(*pair, how.seed) if how.baseline or how.calibrate else None
     found = ESTIMATORS[how.method](pair, empty, how, on_progress)
     notes = []

@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.errors import DataError
 from shiftbed.registry import Registry
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
-from shiftbed.shift.samples import Sample
+from shiftbed.shift.samples import Sample, refuse_incomparable
 
 GROUPS = 8
 NO_SHIFT = "no shift"  # among the details: what the estimator gives where there is none
@@ -95,12 +95,7 @@ def take(name: str, p: Sample, q: Sample, settings: Settings | None = None) -> l
         DataError: The samples differ in shape, or lack what the measure needs.
     """
     chosen = MEASURES[name]
-    if p.inputs.shape[1:] != q.inputs.shape[1:]:
-        shapes = ["×".join(map(str, one.inputs.shape[1:])) for one in (p, q)]
-        raise DataError(
-            f"The examples of '{p.name}' are {shapes[0]} and those of '{q.name}' {shapes[1]}; bring them to one size, "
-            "or measure the features of a network."
-        )
+    refuse_incomparable(p, q)
     missing = chosen.missing(p, q)
     if missing:
         raise DataError(f"The measure {name} {missing}; give them, or take a measure that needs none.")

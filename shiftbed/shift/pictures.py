@@ -8,7 +8,6 @@ import numpy as np
 
 from shiftbed.data import MultiDomainDataset
 from shiftbed.drawing import SHADES, blank, look, save
-from shiftbed.errors import DataError
 from shiftbed.published.plane import plane as published_plane
 from shiftbed.shift.duplicates import shared_examples
 from shiftbed.shift.estimates import ShiftEstimate
@@ -52,15 +51,12 @@ def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]], path: Path,
 def heat_map(matrix: ShiftMatrix, name: str, path: Path) -> Path:
     """One estimate between all domains, similar domains beside each other, with the tree that groups them.
 
-    Raises:
-        DataError: The estimate is missing for some pair, so that domains cannot be grouped by it.
+    Domains keep their order where the estimate is 0 for all pairs, or missing for one, whose place is then empty.
     """
     from scipy.cluster.hierarchy import dendrogram, linkage
     from scipy.spatial.distance import squareform
 
     values = matrix.values(name)
-    if np.isnan(values).any():
-        raise DataError(f"The estimate {name} is missing for some pairs, so that domains cannot be grouped by it.")
     count = len(matrix.domains)
     side = max(3.2, 0.55 * count + 1.6)
     figure, _ = _figure(side + 1.4, side + 0.9, axes=False)
@@ -68,7 +64,7 @@ def heat_map(matrix: ShiftMatrix, name: str, path: Path) -> Path:
         figure.add_axes(box) for box in ((0.22, 0.82, 0.62, 0.12), (0.22, 0.2, 0.62, 0.61), (0.87, 0.2, 0.03, 0.61))
     )
     order = list(range(count))
-    if count > 2:
+    if count > 2 and values.any() and np.isfinite(values).all():
         tree = linkage(squareform(values, checks=False), method="average", optimal_ordering=True)
         order = dendrogram(tree, ax=tree_axis, no_labels=True, link_color_func=lambda _: "#4A4A4A")["leaves"]
     tree_axis.axis("off")
@@ -125,10 +121,10 @@ def class_balance(dataset: MultiDomainDataset, path: Path) -> Path:
     return save(figure, path)
 
 
-def duplicates(dataset: MultiDomainDataset, path: Path) -> Path:
-    """How many examples of each domain lie, byte for byte, in another."""
+def duplicates(dataset: MultiDomainDataset, path: Path, counts: np.ndarray | None = None) -> Path:
+    """How many examples of each domain lie, byte for byte, in another; counted, if `shared_examples` has not been."""
     names = [domain.name for domain in dataset.domains]
-    counts = shared_examples(dataset)
+    counts = shared_examples(dataset) if counts is None else counts
     side = max(3.2, 0.55 * len(names) + 1.6)
     figure, axis = _figure(side + 1, side)
     shown = axis.imshow(counts, cmap=SHADES, vmin=0, vmax=max(1, counts.max()))

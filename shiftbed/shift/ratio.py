@@ -25,7 +25,7 @@ from torch import nn
 from shiftbed.networks import Featurizer
 from shiftbed.shift.matching import FOLDS, folds
 from shiftbed.shift.samples import Sample
-from shiftbed.shift.together import as_one, give_back, normalises_batches
+from shiftbed.shift.together import as_one, counted, give_back, normalises_batches
 
 DECAY = 1e-2
 DELTA = 0.01  # the share of the other side below which an input is as good as certain
@@ -91,7 +91,7 @@ def held_out_ratios(
         runs: After five of them the examples are divided anew.
         seed: Decides divisions and weights.
         device: Where networks are trained.
-        on_run: Called after each.
+        on_run: Called after each; where they are trained side by side, after its share of the work.
     """
     sides = [(torch.from_numpy(one.inputs).float().to(device), _labels(one).to(device)) for one in (p, q)]
     passes = math.ceil(runs / FOLDS)
@@ -100,18 +100,21 @@ def held_out_ratios(
         held_out = folds(p, q, seed + number)
         in_pass = range(min(FOLDS, runs - number * FOLDS))
         learned = [[np.flatnonzero(of_side != fold) for of_side in held_out] for fold in in_pass]
-        for fold, model in enumerate(train_ratios(sides, learned, network, 1000 * seed + number)):
+        for fold, model in enumerate(train_ratios(sides, learned, network, 1000 * seed + number, on_run)):
             unseen = [np.flatnonzero(of_side == fold) for of_side in held_out]
             f, r = calibrated(*read_ratios(model, sides, unseen), len(unseen[0]))
             parts = (slice(0, len(unseen[0])), slice(len(unseen[0]), None))
             for side, rows, part in zip(read, unseen, parts, strict=True):
                 side.f[number, rows], side.r[number, rows] = f[part], r[part]
-            on_run()
     return read[0], read[1]
 
 
 def train_ratios(
-    sides: Sequence[LabelledInputs], learned: Sequence[Sequence[np.ndarray]], network: dict[str, Any], seed: int
+    sides: Sequence[LabelledInputs],
+    learned: Sequence[Sequence[np.ndarray]],
+    network: dict[str, Any],
+    seed: int,
+    on_run: Callable[[], None] = lambda: None,
 ) -> Iterator[Ratios]:
     """Networks that learn f by telling the sides apart, and r by telling them apart better once the label is known.
 
@@ -122,6 +125,7 @@ def train_ratios(
         learned: For each network, the rows of either side that it learns from.
         network: What `Featurizer` takes.
         seed: Decides weights and batches.
+        on_run: As of `held_out_ratios`.
     """
     shape, device = tuple(sides[0][0].shape[1:]), sides[0][0].device
     classes = int(max(y.max() for _, y in sides)) + 1
@@ -139,7 +143,7 @@ def train_ratios(
     numbers = list(range(len(models)))
     groups = [[number] for number in numbers] if normalises_batches(models[0]) else [numbers]
     for group in groups:
-        _train_together([models[number] for number in group], sides, [one[:, group] for one in rows], how.rate)
+        _train_together([models[number] for number in group], sides, [one[:, group] for one in rows], how.rate, on_run)
         for number in group:
             yield models[number].eval()
 
@@ -155,14 +159,18 @@ def _batches(learned: Sequence[np.ndarray], steps: int, batch: int, random: np.r
 
 
 def _train_together(
-    models: list[Ratios], sides: Sequence[LabelledInputs], rows: Sequence[torch.Tensor], rate: float
+    models: list[Ratios],
+    sides: Sequence[LabelledInputs],
+    rows: Sequence[torch.Tensor],
+    rate: float,
+    on_run: Callable[[], None] = lambda: None,
 ) -> None:
     forward, parameters = as_one(models)
     steps, _, batch = rows[0].shape
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     domain = torch.arange(2, device=rows[0].device).repeat_interleave(batch).float().expand(len(models), -1)
-    for at_p, at_q in zip(*rows, strict=True):
+    for at_p, at_q in counted(zip(*rows, strict=True), steps, len(models), on_run):
         x, y = (torch.cat([of_p[at_p], of_q[at_q]], 1) for of_p, of_q in zip(*sides, strict=True))
         f, r = forward(x, y)
         # A sum over networks: none feels another.

@@ -25,12 +25,14 @@ class Sample:
         inputs: One example a row, of any shape: feature vectors, or images N×C×H×W in [0, 1].
         labels: The class of each, or None where they are not known.
         groups: What a split keeps together, or None.
+        class_names: By number, for messages.
     """
 
     name: str
     inputs: np.ndarray
     labels: np.ndarray | None = None
     groups: np.ndarray | None = None
+    class_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -54,6 +56,12 @@ class Sample:
         if self.labels is None:
             raise DataError(f"The examples of '{self.name}' have no labels, which this measure needs.")
         return np.unique(self.labels)
+
+    def called(self, classes: Sequence[int] | np.ndarray) -> str:
+        """Classes in words, the first five of them: by their names, where these are known."""
+        words = ", ".join(self.class_names[number] if self.class_names else str(number) for number in classes[:5])
+        more = f" and {len(classes) - 5} more" if len(classes) > 5 else ""
+        return f"the class{'' if len(classes) == 1 else 'es'} {words}{more}"
 
     def shuffled(self, seed: int | Sequence[int]) -> "Sample":
         """The same examples in an order that the seed decides."""
@@ -89,21 +97,17 @@ def sample(
     inputs: np.ndarray | Sequence[Any],
     labels: np.ndarray | None = None,
     groups: np.ndarray | None = None,
+    class_names: Sequence[str] = (),
 ) -> Sample:
     """Examples of a domain, checked and put in the order of their hashes.
 
     Raises:
-        DataError: They are too few, differ in shape, are not all finite, or do not fit their labels.
+        DataError: They differ in shape, are not all finite, or do not fit their labels.
     """
     values = _as_array(name, inputs)
-    if len(values) < FEWEST:
-        raise DataError(
-            f"'{name}' has {len(values)} examples, and with fewer than {FEWEST} a shift cannot be told from chance; "
-            "add examples, or pool it with another domain."
-        )
     if labels is not None and len(labels) != len(values):
         raise DataError(f"'{name}' has {len(values)} examples but {len(labels)} labels; give one label for each.")
-    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
     if bad.any():
         raise DataError(
             f"{bad.sum()} of the {len(values)} examples of '{name}' are not finite (NaN or infinite), the first at "
@@ -112,11 +116,17 @@ def sample(
     labels = None if labels is None else np.asarray(labels)
     digests = np.array([_digest(row) for row in values])
     order = np.lexsort((digests,) if labels is None else (labels, digests))
-    return Sample(name, values, labels, None if groups is None else np.asarray(groups))[order]
+    return Sample(name, values, labels, None if groups is None else np.asarray(groups), tuple(class_names))[order]
 
 
 def union(samples: Sequence[Sample], name: str) -> Sample:
-    """Several domains as one, each in proportion to its size; without labels if one of them has none."""
+    """Several domains as one, each in proportion to its size; without labels if one of them has none.
+
+    Raises:
+        DataError: Their examples differ in shape.
+    """
+    for one in samples[1:]:
+        refuse_other_shapes(samples[0], one)
     labelled = [one.labels for one in samples if one.labels is not None]
     grouped = [one.groups for one in samples if one.groups is not None]
     return sample(
@@ -124,7 +134,23 @@ def union(samples: Sequence[Sample], name: str) -> Sample:
         np.concatenate([one.inputs for one in samples]),
         np.concatenate(labelled) if len(labelled) == len(samples) else None,
         np.concatenate(grouped) if len(grouped) == len(samples) else None,
+        samples[0].class_names,
     )
+
+
+def shared_classes(p: Sample, q: Sample) -> np.ndarray:
+    """The classes that both sides have.
+
+    Raises:
+        DataError: A side has no labels, or the sides share fewer than two classes.
+    """
+    shared = np.intersect1d(p.classes, q.classes)
+    if len(shared) < 2:
+        raise DataError(
+            f"'{p.name}' has {p.called(p.classes)} and '{q.name}' {q.called(q.classes)}; to compare what the labels "
+            "mean, at least two classes must be in both."
+        )
+    return shared
 
 
 def comparable(p: Sample, q: Sample) -> tuple[Sample, Sample, tuple[str, ...]]:
@@ -133,24 +159,35 @@ def comparable(p: Sample, q: Sample) -> tuple[Sample, Sample, tuple[str, ...]]:
     Raises:
         DataError: A side has no labels, or the sides share fewer than two classes.
     """
-    shared = np.intersect1d(p.classes, q.classes)
-    if len(shared) < 2:
-        raise DataError(
-            f"'{p.name}' has the classes {_listed(p.classes)} and '{q.name}' {_listed(q.classes)}; to compare what the "
-            "labels mean, at least two classes must be in both."
-        )
+    shared = shared_classes(p, q)
     notes = []
     for one, other in ((p, q), (q, p)):
         lone = np.setdiff1d(one.classes, shared)
         if len(lone):
-            notes.append(f"left out {_listed(lone)}, which '{one.name}' has and '{other.name}' has not")
+            notes.append(f"left out {one.called(lone)}, which '{one.name}' has and '{other.name}' has not")
     kept = [one if len(one.classes) == len(shared) else one[np.isin(np.asarray(one.labels), shared)] for one in (p, q)]
     return kept[0], kept[1], tuple(notes)
 
 
-def _listed(classes: np.ndarray) -> str:
-    words = ", ".join(map(str, classes[:5]))
-    return f"{words} and {len(classes) - 5} more" if len(classes) > 5 else words
+def refuse_incomparable(p: Sample, q: Sample) -> None:
+    """Refuses two sides that no measure can compare: examples that differ in shape, or too few of them."""
+    for side in (p, q):
+        if len(side) < FEWEST:
+            raise DataError(
+                f"'{side.name}' has {len(side)} examples, and with fewer than {FEWEST} a shift cannot be told from "
+                "chance; add examples, or pool it with another domain."
+            )
+    refuse_other_shapes(p, q)
+
+
+def refuse_other_shapes(p: Sample, q: Sample) -> None:
+    """Refuses two sides whose examples differ in shape."""
+    if p.inputs.shape[1:] != q.inputs.shape[1:]:
+        shapes = ["×".join(map(str, one.inputs.shape[1:])) for one in (p, q)]
+        raise DataError(
+            f"The examples of '{p.name}' are {shapes[0]} and those of '{q.name}' {shapes[1]}; bring them to one size "
+            "(images with --size), or measure the features of a network."
+        )
 
 
 def _as_array(name: str, inputs: np.ndarray | Sequence[Any]) -> np.ndarray:

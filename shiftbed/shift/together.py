@@ -1,11 +1,13 @@
 """Networks of one kind that are trained side by side: one batched computation in place of many small ones."""
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+
+Step = TypeVar("Step")
 
 
 def normalises_batches(model: nn.Module) -> bool:
@@ -30,6 +32,14 @@ def as_one(models: Sequence[nn.Module]) -> tuple[Callable[..., Any], list[torch.
 
     every = torch.vmap(one, randomness="different")
     return lambda *inputs: every(parameters, buffers, *inputs), list(parameters.values())
+
+
+def counted(steps: Iterable[Step], total: int, networks: int, on_run: Callable[[], None]) -> Iterator[Step]:
+    """The steps of networks that learn together; `on_run` is called for each of these, after its share of the steps."""
+    for done, step in enumerate(steps):
+        yield step
+        for _ in range((done + 1) * networks // total - done * networks // total):
+            on_run()
 
 
 @torch.no_grad()

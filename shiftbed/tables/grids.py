@@ -89,7 +89,7 @@ def grid_text(grid: Grid) -> str:
     width = 2 + min(max(widest), WIDTH // 2)
     first = min(max([1, len(grid.corner), *(len(name) for name, _ in grid.rows)]), WIDTH - width)
     blocks = math.ceil(len(grid.columns) / ((WIDTH - first) // width)) or 1
-    even = math.ceil(len(grid.columns) / blocks)
+    even = max(1, math.ceil(len(grid.columns) / blocks))  # a grid may have no columns yet
     lines = [*_wrapped(grid.title), *_wrapped(grid.caption)]
     for start in range(0, len(grid.columns), even):
         some = slice(start, start + even)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from shiftbed.benchmarks import find, narrowed
-from shiftbed.benchmarks.comparing import compare, differing, paper_board, scores_beside
+from shiftbed.benchmarks.comparing import beside, compare, differing, paper_board, scores_beside
 from shiftbed.benchmarks.spec import parse
 from shiftbed.benchmarks.views import numbers
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS
 from shiftbed.tables import Leaderboard, as_text, make_tables
+from shiftbed.tables.grids import grid_text
 from tests.made_records import made_job
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
@@ -250,3 +251,9 @@ def test_a_wrong_file_gets_one_sentence(old, new, words):
         parse(MINE.replace(old, new), "mine.yaml")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_which_nothing_was_measured_says_so():
+    benchmark = find("nico-table-1")
+    said = grid_text(beside(benchmark, benchmark.parts[1], "title", "ours and the paper's", [], {}))
+    assert said.startswith("title\nnothing of it was measured here\n")

@@ -313,7 +313,8 @@ def test_folders_that_are_no_dataset(folder, root, break_it, words):
     [
         ("path,class\na.png,x", "has no column 'domain'; it needs path, class, domain and has path, class"),
         ("path,class,domain\nnone.png,x,y", "Row 1 of .* names none.png, which is not a file"),
-        ("path,class,domain\n,x,y", "Row 1 of .* has no path, class or domain"),
+        ("path,class,domain\n,x,y", r"Row 1 of .* has no path\."),
+        ("path,class,domain\na.png,,y", "Row 1 of .* has no class; leave images without labels out, .* with --on"),
         ("path,class,domain\n", "lists no images"),
         ("path,class,domain\nlist.csv,x,y\nlist.csv,z,w", "Class 'z' is in domain 'w' only"),
     ],

@@ -1,19 +1,26 @@
 import json
+from itertools import combinations
 
 import numpy as np
 import pytest
+from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 import shiftbed
 from shiftbed.cli import app
+from shiftbed.cli import shift as cli_shift
 from shiftbed.data import load
 from shiftbed.data.dataset import MultiDomainDataset
 from shiftbed.errors import ShiftbedError
 from shiftbed.protocols import LeaveOut
 from shiftbed.shift import features, ratio
-from shiftbed.shift.bounds import predictor, unlearned
+from shiftbed.shift.bounds import Bounds, FiniteSampleTerms, predictor, unlearned
 from shiftbed.shift.closed_forms import CLOSED_FORMS
+from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.matrix import Cell, ShiftMatrix
 from shiftbed.shift.measure import measure_shift
+from shiftbed.shift.measures import estimate
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
@@ -65,6 +72,28 @@ def test_the_matrix_has_every_pair_and_the_rest(tmp_path):
     assert (tmp_path / "ColoredDigits-mmd.png").exists()
 
 
+def test_a_matrix_wider_than_the_terminal_is_cut_into_tables_and_no_name_is_cut(capsys, monkeypatch):
+    names = [f"fluent-high-contrast-{number}" for number in range(6)]
+    cells = [Cell(*pair, "m", (ShiftEstimate("m", 0.5, 0.01),)) for pair in combinations(names, 2)]
+    monkeypatch.setattr(cli_shift, "console", Console(width=80))
+    cli_shift._print_measure(ShiftMatrix(tuple(names), tuple(cells)), "m")
+    said = capsys.readouterr().out
+    assert "…" not in said and max(map(len, said.splitlines())) <= 80
+    # Every name heads a column once, and a row of each of the four tables.
+    assert [said.count(name) for name in names] == [5] * 6 and said.count("0.500") == said.count("±0.010") == 30
+
+
+def test_a_matrix_marks_what_chance_gives_and_what_says_little():
+    found = [
+        estimate("emd", 4.7, 0.1, 50, no_shift=5.2),
+        estimate("emd", 5.7, 0.1, 50, no_shift=5.2),
+        estimate("covariate", 0.5, 0.2, 50, highest=1.0),
+        ShiftEstimate("correlation", 0.5),
+    ]
+    assert [*map(cli_shift._in_matrix, found)] == ["(4.700)\n±0.100", "5.700\n±0.100", "0.500?\n±0.200", "0.500"]
+    assert cli_shift._in_matrix(None) == ""
+
+
 def test_the_matrix_is_measured_as_it_is_asked_for(tmp_path, monkeypatch):
     made = CLOSED_FORMS["flipped, mean 1"].dataset(100)
     monkeypatch.setattr(features, "load", lambda name: made)
@@ -76,6 +105,58 @@ def test_the_matrix_is_measured_as_it_is_asked_for(tmp_path, monkeypatch):
     assert cell["estimates"][1]["count"] == alone.correlation.count <= 60
     with pytest.raises(ShiftbedError, match="--model is about two sides, and --matrix compares all domains"):
         call("closed form", "--matrix", "--model", "run", "--out", str(tmp_path))
+
+
+def test_measures_of_which_none_can_be_taken_are_one_sentence(tmp_path, monkeypatch):
+    made = CLOSED_FORMS["flipped, mean 1"].dataset(12)
+    monkeypatch.setattr(features, "load", lambda name: made)
+    with pytest.raises(ShiftbedError, match="has 12 examples, and with fewer than 20"):
+        call("closed form", "--measures", "all", "--out", str(tmp_path))
+
+
+def test_a_matrix_of_which_nothing_can_be_measured_is_one_sentence(tmp_path, monkeypatch):
+    made = CLOSED_FORMS["flipped, mean 1"].dataset(100)
+    p, q = made.domains
+    apart = MultiDomainDataset(made.card, (p, type(q)("q", np.zeros((100, 2)), q.labels)))
+    monkeypatch.setattr(features, "load", lambda name: apart)
+    with pytest.raises(ShiftbedError, match=r"No pair of domains can be measured\. .*bring them to one size"):
+        call("closed form", "--matrix", "--out", str(tmp_path))
+
+
+def test_a_folder_that_lacks_classes_says_so_and_its_unlabelled_neighbour_stays_in_the_next_command(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "root"))
+    random = np.random.default_rng(0)
+    kinds = {"day": ("cat", "dog"), "dusk": ("cat", "dog"), "night": ("cat",)}
+    folders = [tmp_path / "mine" / site / kind for site, those in kinds.items() for kind in those]
+    for folder in [*folders, tmp_path / "new site"]:
+        folder.mkdir(parents=True)
+        for i in range(20):
+            Image.fromarray(random.integers(0, 255, (8, 8, 3)).astype(np.uint8)).save(folder / f"{i}.png")
+    asked = [str(tmp_path / "mine"), "--on", str(tmp_path / "new site"), "--matrix", "--measures", "mmd,ni"]
+    said = call(*asked, "--out", str(tmp_path))
+    assert said.startswith("Not all domains have all classes: 'night' has no 'dog'.")
+    assert "'day' has the classes cat, dog and 'night' the class cat" in said and "±0.0" in said
+    assert f"Next: shiftbed shift mine --on '{tmp_path / 'new site'}'" in said
+    assert (tmp_path / "mine-ni.png").exists()
+
+
+def test_the_network_that_is_named_learns_for_every_measure(tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr("shiftbed.shift.measures.take", lambda name, p, q, settings: taken.append(settings) or [])
+    call(
+        "ColoredDigits",
+        "--network",
+        "mlp-390",
+        "--measures",
+        "concept",
+        "--runs=1",
+        "--most=60",
+        "--out",
+        str(tmp_path),
+    )
+    assert [one.network for one in taken] == ["mlp-390"]
 
 
 def test_a_model_is_bounded_by_images_that_it_did_not_learn_from(tmp_path):
@@ -92,6 +173,18 @@ def test_a_model_is_bounded_by_images_that_it_did_not_learn_from(tmp_path):
     said = shiftbed.load(tmp_path / "run").predict(data["noto"].inputs).argmax(1)
     assert np.array_equal(np.bincount(predict(whole.inputs)), np.bincount(said)), "in another order"
     assert np.mean(predict(whole.inputs) == whole.labels) == np.mean(said == data["noto"].labels)
+
+
+def test_the_bounds_of_a_model_are_told_with_their_slack(tmp_path, monkeypatch):
+    monkeypatch.setattr("shiftbed.shift.bounds.unlearned", lambda dataset, run: dataset)
+    monkeypatch.setattr("shiftbed.shift.bounds.predictor", lambda *_: lambda inputs: np.zeros(len(inputs), int))
+    monkeypatch.setattr("shiftbed.shift.bounds.bounds_of", lambda *_: Bounds(0.1, 0.4, 0.3, 0.2, 0.5))
+    terms = FiniteSampleTerms(0.1, 0.2, 0.3, 0.4)
+    monkeypatch.setattr("shiftbed.shift.bounds.finite_sample_terms", lambda *_: terms)
+    asked = ["ColoredDigits", "--model", "run", "--runs=1", "--most=60", "--no-baseline", "--out", str(tmp_path)]
+    told = json.loads(call(*asked, "--json"))["bounds"]
+    assert told["slack"] == pytest.approx([0.3, 0.2]) and told["holds"]
+    assert "between NICO++'s bounds 0.100 and 0.600" in call(*asked)
 
 
 def test_an_unknown_method_is_one_sentence(tmp_path):

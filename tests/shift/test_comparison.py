@@ -140,7 +140,10 @@ def test_ni_leaves_out_classes_of_one_side_and_says_so():
     p, q = pair(0.3)
     p = sample("p", p.inputs, np.where(p.labels == 2, 7, p.labels))
     (found,) = take("ni", p, q, FEW)
-    assert found.notes == ("left out 7, which 'p' has and 'q' has not", "left out 2, which 'q' has and 'p' has not")
+    assert found.notes == (
+        "left out the class 7, which 'p' has and 'q' has not",
+        "left out the class 2, which 'q' has and 'p' has not",
+    )
 
 
 # --- proxy A-distance

@@ -78,6 +78,87 @@ def test_a_moved_gaussian_has_the_diversity_shift_of_the_threshold(mean, diversi
     assert found == pytest.approx(diversity, abs=3 / math.sqrt(M))
 
 
+def test_what_either_side_has_alone_is_diversity_shift():
+    # 0.3 of each side lies where the other has nothing.
+    def side(apart):
+        return lambda z: torch.logaddexp(math.log(0.7) + uniform(0.0)(z), math.log(0.3) + uniform(apart)(z))
+
+    def draw(random):
+        return random.random(M) + random.choice([0.0, 20.0, -20.0], M, p=[0.7, 0.15, 0.15])
+
+    p, q = side(20.0), side(-20.0)
+    found = integrate(exact(p, q, [p, p], [q, q], draw), Thresholds(1e-12, 1e-12), "paper")
+    assert found == (pytest.approx(0.3, abs=3 / math.sqrt(M)), pytest.approx(0, abs=1e-12))
+
+
+def blue(mean, deviation):
+    return stats.truncnorm(-mean / deviation, (1 - mean) / deviation, mean, deviation)
+
+
+@pytest.mark.parametrize(
+    ("means", "diversity"),
+    [((0, 1), 0.984), ((0, 0.75), 0.244), ((0, 0.5), 0.003), ((0, 0.25), 0), ((0.25, 0.75), 0.001)],
+)
+def test_blue_has_the_diversity_shift_of_the_threshold(means, diversity):
+    sides = [blue(mean, 0.1) for mean in means]
+    p, q = (lambda z, side=side: torch.from_numpy(side.logpdf(z[:, 0].numpy())) for side in sides)
+
+    def draw(random):
+        drawn = [side.rvs(M, random_state=random) for side in sides]
+        return np.where(random.random(M) < 0.5, *drawn)
+
+    pooled = math.sqrt(np.mean([side.var() for side in sides]) + np.var([side.mean() for side in sides]))
+    found = integrate(exact(p, q, [p, p], [q, q], draw), Thresholds(1e-12 / pooled, 5e-4), "paper")[0]
+    assert found == pytest.approx(diversity, abs=3 / math.sqrt(M))
+
+
+@pytest.mark.parametrize(
+    ("with_digit", "rho", "means", "paper", "later"),
+    [
+        (False, 0.9, None, 0.8, 0.4),
+        (False, 0.1, None, 0, 0),
+        (True, 0.9, None, 0.6547, 0.3165),
+        (True, 0.7, None, 0.4778, 0.1692),
+        (True, 0.5, None, 0.3204, 0.0845),
+        (True, 0.3, None, 0.1661, 0.0276),
+        (True, 0.1, None, 0, 0),
+        (True, 0.9, (0, 0), 0.655, None),
+        (True, 0.9, (0, 0.5), 0.483, None),
+        (True, 0.9, (0, 1), 0.169, None),
+        (True, 0.9, (0.25, 0.75), 0.451, None),
+    ],
+)
+def test_coloured_digits_have_their_exact_correlation_shift(with_digit, rho, means, paper, later):
+    # A point is the number of digit and colour together, and an amount of blue, of deviation 0.25.
+    digit, label, colour = np.meshgrid([0, 1], [0, 1], [0, 1], indexing="ij")
+    code = colour + 2 * digit * with_digit
+    of_sides = []
+    for side, other in enumerate((0.1, rho)):
+        joint = 0.5 * np.where(label == digit, 0.75, 0.25) * np.where(colour == label, 1 - other, other)
+        shares = np.stack([np.bincount(code[label == y], 2 * joint[label == y], 4) for y in (0, 1)])
+        share_of = blue(means[side], 0.25) if means else stats.uniform()
+        of_sides.append((shares, share_of))
+
+    def density(shares, share_of):
+        return lambda z: torch.from_numpy(
+            np.log(np.maximum(shares[z[:, 0].numpy().astype(int)], 1e-300)) + share_of.logpdf(z[:, 1].numpy())
+        )
+
+    (p, *p_given), (q, *q_given) = (
+        [density(of, share_of) for of in (shares.mean(0), *shares)] for shares, share_of in of_sides
+    )
+    random = np.random.default_rng(0)
+    drawn = [
+        np.stack([random.choice(4, M, p=shares.mean(0)), share_of.rvs(M, random_state=random)], 1)
+        for shares, share_of in of_sides
+    ]
+    points = torch.from_numpy(np.where(random.random((M, 1)) < 0.5, *drawn))
+    at = evaluate(points, p, q, p_given, q_given, mixture(p, q), [0.5, 0.5])
+    assert integrate(at, NONE, "paper") == (0, pytest.approx(paper, abs=3 / math.sqrt(M)))
+    if later is not None:
+        assert integrate(at, NONE, "later")[1] == pytest.approx(later, abs=3 / math.sqrt(M))
+
+
 def test_densities_that_differ_have_the_correlation_shift_of_a_fine_grid():
     means = {"p": (0.0, 1.0), "q": (1.0, 2.5)}
     z = np.linspace(-10, 14, 200_001)

@@ -1,6 +1,7 @@
 """The matrix of all pairs, what it shares, and the pictures that come of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,9 @@ from shiftbed.data.dataset import Card, Domain, MultiDomainDataset
 from shiftbed.errors import DataError, StoreError, UnknownNameError
 from shiftbed.published.plane import plane as published_plane
 from shiftbed.shift import concept, pictures
-from shiftbed.shift.duplicates import shared_examples
+from shiftbed.shift.duplicates import note_of_shared, shared_examples
 from shiftbed.shift.estimates import ShiftEstimate
-from shiftbed.shift.matrix import REST, ShiftMatrix, matrix
+from shiftbed.shift.matrix import REST, Cell, ShiftMatrix, matrix
 from shiftbed.shift.measures import MEASURES, Settings, take
 from shiftbed.shift.nico import TRAINED_ON, covariate_and_concept, draw, nico_table_1, run
 from shiftbed.shift.samples import Sample, sample, union
@@ -67,14 +68,36 @@ def test_of_two_domains_the_other_is_the_rest(samples):
     assert len(found.cells) == 1 and found.against_the_rest("mmd") == {}
 
 
-def test_without_labels_in_one_domain_the_others_are_measured_and_reasons_given(samples):
+def test_without_labels_in_one_domain_the_others_are_measured_and_reasons_given(samples, tmp_path):
     samples["c"] = sample("c", samples["c"].inputs)
     found = matrix(samples, ["ni", "mmd"], QUICK)
     assert np.isnan(found.values("ni")[0, 2]) and np.isfinite(found.values("ni")[0, 1])
     assert np.isfinite(found.values("mmd")).all()
     assert any("ni needs the labels of 'c'" in line for line in found.missing)
-    with pytest.raises(DataError, match="ni is missing for some pairs"):
-        pictures.heat_map(found, "ni", "unused.png")
+    assert is_drawn(pictures.heat_map(found, "ni", tmp_path / "ni.png"))
+
+
+def test_a_heat_map_of_no_shift_at_all_is_drawn_without_a_warning(tmp_path, recwarn):
+    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
+    cells = tuple(Cell(*pair, "m", (ShiftEstimate("m", 0.0),)) for pair in pairs)
+    assert is_drawn(pictures.heat_map(ShiftMatrix(("a", "b", "c"), cells), "m", tmp_path / "heat.png"))
+    assert not recwarn.list
+
+
+def test_other_groups_are_other_examples(samples, tmp_path):
+    saved = tmp_path / "kept.json"
+    grouped = {name: replace(one, groups=np.arange(90) // 2) for name, one in samples.items()}
+    apart = [matrix(each, ["a-distance"], QUICK, saved=saved) for each in (samples, grouped)]
+    assert apart[1] == matrix(grouped, ["a-distance"], QUICK) != apart[0]
+
+
+def test_a_domain_that_cannot_be_compared_leaves_its_cells_empty(samples):
+    samples["d"] = sample("d", samples["a"].inputs[:12])
+    samples["e"] = sample("e", np.zeros((90, 4)))
+    found = matrix(samples, ["mmd"], QUICK)
+    assert np.isfinite(found.values("mmd")[:3, :3]).all() and np.isnan(found.values("mmd")[3:, :3]).all()
+    assert any("'d' has 12 examples, and with fewer than 20" in line for line in found.missing)
+    assert any("'e' 4; bring them to one size" in line for line in found.missing)
 
 
 def test_the_labelling_function_of_a_domain_is_learned_once_for_all_pairs(samples, monkeypatch):
@@ -161,8 +184,6 @@ def test_domains_that_are_near_stand_side_by_side(tmp_path, monkeypatch):
     cells = []
     names = ("a", "far", "b")
     near = {("a", "b"): 0.1, ("a", "far"): 1.0, ("far", "b"): 0.9}
-    from shiftbed.shift.matrix import Cell
-
     for (first, second), value in near.items():
         cells.append(Cell(first, second, "m", (ShiftEstimate("m", value),)))
     shown = []
@@ -182,7 +203,11 @@ def test_examples_that_two_domains_share_are_counted():
     first, second, third = dataset.domains
     second.inputs[:5] = first.inputs[:5]
     third.inputs[1] = third.inputs[0]
-    assert shared_examples(dataset).tolist() == [[0, 5, 0], [5, 0, 0], [0, 0, 1]]
+    counts = shared_examples(dataset)
+    assert counts.tolist() == [[0, 5, 0], [5, 0, 0], [0, 0, 1]]
+    (said,) = note_of_shared(dataset, counts)
+    assert said.startswith("Of 'd0', 5 examples lie in 'd1' too")
+    assert note_of_shared(dataset, np.diag([0, 0, 1])) == []
 
 
 def test_the_published_plane_is_that_of_the_authors():

@@ -1,6 +1,9 @@
 import copy
 import json
 import math
+import os
+import time
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +14,7 @@ from scipy import stats
 import shiftbed
 from shiftbed.data import Domain, MultiDomainDataset
 from shiftbed.errors import DataError, UnknownNameError
-from shiftbed.shift import estimators
+from shiftbed.shift import estimators, features
 from shiftbed.shift.closed_forms import CLOSED_FORMS, blue_shifts, coloured_correlation
 from shiftbed.shift.estimates import ShiftEstimate, dominant
 from shiftbed.shift.estimators import Found, How
@@ -28,6 +31,7 @@ from shiftbed.shift.ratio import (
     held_out_ratios,
 )
 from shiftbed.shift.samples import sample
+from shiftbed.shift.together import counted
 
 
 def is_near(name: str, seed: int = 0, n: int = 2000, **how) -> None:
@@ -202,11 +206,18 @@ def test_projections_trained_side_by_side_are_those_trained_alone(monkeypatch):
     network = {"network": "mlp", "mlp_width": 8}
     together = kde.held_out_features(p, q, network, 3, 0, "cpu")
     trained = kde._trained
-    monkeypatch.setattr(kde, "_trained", lambda courses, sides: (next(trained([one], sides)) for one in courses))
+    monkeypatch.setattr(kde, "_trained", lambda courses, sides, _: (next(trained([one], sides)) for one in courses))
     alone = kde.held_out_features(p, q, network, 3, 0, "cpu")
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(np.concatenate(one.z), np.concatenate(other.z), rtol=1e-3, atol=1e-4)
     assert not np.allclose(together[0].z[0][:20], together[1].z[0][:20])
+
+
+def test_networks_that_learn_together_are_counted_as_they_learn():
+    seen = []
+    for step in counted(range(10), 10, 3, lambda: seen.append("run")):
+        seen.append(step)
+    assert [place for place, one in enumerate(seen) if one == "run"] == [4, 8, 12]
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------------
@@ -301,6 +312,7 @@ def test_every_method_answers_with_its_companions(quick, monkeypatch, method):
     assert 0 <= made.diversity.value <= 1 and 0 <= made.correlation.value <= 1
     assert 0.4 < made.accuracy.value <= 1 and made.bound == pytest.approx(max(0, 2 * made.accuracy.value - 1))
     assert made.found.without_shift is not None and "no shift" in made.correlation.details
+    assert made.diversity.details["accuracy"] == made.correlation.details["accuracy"] == made.accuracy.value
     assert any("kept 199 of 1,198" in note or "kept 200 of 1,198" in note for note in made.notes)
     read = json.loads(json.dumps(made.as_json()))
     assert ShiftEstimate.from_json(read["correlation"]) == made.correlation
@@ -380,21 +392,41 @@ def test_intervals_from_zero_cover_the_truth_in_95_of_100(truth):
     assert (ends[:, 1] > ends[:, 0]).all()
 
 
-def test_the_wrong_input_gets_one_sentence():
+def test_the_wrong_input_gets_one_sentence(quick):
     good = CLOSED_FORMS["flipped, mean 1"].dataset(100)
     p, q = good.domains
     cases = [
         (replace(good, domains=(p,)), "a shift is between two"),
-        (replace(good, domains=(p, replace(q, labels=np.zeros(100, int)))), "name the classes that both have"),
-        (replace(good, domains=tuple(replace(d, labels=np.zeros(100, int)) for d in (p, q))), "needs two"),
+        (
+            replace(good, domains=(p, replace(q, labels=np.zeros(100, int)))),
+            "the class no .*at least two classes must be in both",
+        ),
+        (
+            replace(good, domains=tuple(replace(d, labels=np.zeros(100, int)) for d in (p, q))),
+            "at least two classes must be in both",
+        ),
         (replace(good, domains=(p, Domain("q", q.inputs[:12], q.labels[:12]))), "has 12 examples"),
         (replace(good, domains=(p, replace(q, inputs=q.inputs * np.nan))), "not finite"),
-        (replace(good, domains=(p, replace(q, inputs=np.zeros((100, 2))))), "have the shape"),
+        (
+            replace(good, domains=(p, replace(q, inputs=np.zeros((100, 2))))),
+            r"bring them to one size \(images with --size\)",
+        ),
         (replace(good, domains=(p, replace(q, labels=np.full(100, -1)))), "have no labels"),
     ]
     for dataset, words in cases:
         with pytest.raises(DataError, match=words):
             shiftbed.measure_shift(dataset, device="cpu")
+    small = Domain("r", q.inputs[:12], q.labels[:12])
+    three = replace(good, domains=(p, q, small))
+    assert shiftbed.measure_shift(three, ["p"], ["q"], device="cpu", runs=1, baseline=False).test == "q"
+    pooled = shiftbed.measure_shift(three, ["p"], ["q", "r"], device="cpu", runs=1, baseline=False)
+    assert pooled.test == "q + r"
+    with pytest.raises(DataError, match="'q' are 1 and those of 'r' 2; bring them to one size"):
+        odd = replace(good, domains=(p, q, Domain("r", np.zeros((12, 2)), q.labels[:12])))
+        shiftbed.measure_shift(odd, ["p"], ["q", "r"], device="cpu")
+    with pytest.raises(DataError, match="'q' has 0 examples"):
+        lone = replace(good, domains=(p, replace(q, labels=np.zeros(100, int))))
+        shiftbed.measure_shift(lone, classes=["yes"], device="cpu")
     images = [np.zeros((8, 8, 3), np.uint8), np.zeros((9, 8, 3), np.uint8)] * 50
     with pytest.raises(DataError, match="differ in size"):
         shiftbed.measure_shift(replace(good, domains=(p, replace(q, inputs=images))), device="cpu")
@@ -423,6 +455,13 @@ def test_a_folder_of_images_is_measured_by_its_path_and_a_name_comes_before_a_fo
     made = shiftbed.measure_shift(tmp_path / "mine", device="cpu", baseline=False, runs=2)
     assert made.dataset == "mine" and (made.train, made.test) == ("day", "night")
     monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(features.open_dataset("mine")["day"]) == 30
+    later = time.time() + 10
+    os.utime(tmp_path / "mine" / "day" / "cat", (later, later))  # as a new image there does
+    with pytest.warns(UserWarning, match="The folder mine has changed since it was prepared"):
+        features.open_dataset("mine")
     (tmp_path / "ColoredDigits").mkdir()
     assert shiftbed.measure_shift("ColoredDigits", device="cpu", baseline=False, runs=1, most=60).test == "-90%"
 

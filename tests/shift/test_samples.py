@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shiftbed.errors import DataError
+from shiftbed.shift.matching import matched
 from shiftbed.shift.samples import comparable, sample, union
 
 RANDOM = np.random.default_rng(0)
@@ -54,7 +55,6 @@ def test_a_union_has_labels_only_if_all_its_parts_have():
 @pytest.mark.parametrize(
     ("inputs", "sentence"),
     [
-        (np.zeros((12, 3)), "'a' has 12 examples, and with fewer than 20"),
         (np.where(np.eye(30) > 0, np.nan, 0), "30 of the 30 examples of 'a' are not finite .* position 0; remove"),
         ([np.zeros((2, 2))] * 20 + [np.zeros((3, 3))], "The examples of 'a' differ in size; bring them to one"),
     ],
@@ -74,6 +74,17 @@ def test_sides_without_two_common_classes_cannot_be_compared():
     for labels in (np.arange(40) % 2 + 5, np.zeros(40, int)):
         with pytest.raises(DataError, match="at least two classes must be in both"):
             comparable(one, sample("b", np.arange(40.0), labels))
+
+
+def test_messages_and_notes_name_classes():
+    names = ("cat", "dog", "owl")
+    one = sample("a", np.arange(60.0), np.arange(60) % 3, class_names=names)
+    two = union([sample("b", np.arange(40.0), np.arange(40) % 2, class_names=names)], "b")
+    assert comparable(one, two)[2] == ("left out the class owl, which 'a' has and 'b' has not",)
+    with pytest.raises(DataError, match="'a' has the class owl and 'b' has not; name the classes that both have"):
+        matched(one, two, 0)
+    with pytest.raises(DataError, match="Of the class dog one side has 5 examples"):
+        matched(two, two[(two.labels == 0) | (two.inputs[:, 0] < 10)], 0)
 
 
 def test_images_without_labels_join_a_dataset_at_its_size(tmp_path):
