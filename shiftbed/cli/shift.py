@@ -102,10 +102,7 @@ def shift(
     """
     from shiftbed.report.live import work_bar
     from shiftbed.shift.duplicates import note_of_shared, shared_examples
-    from shiftbed.shift.features import open_dataset
-    from shiftbed.shift.measure import measure_shift
     from shiftbed.shift.measures import MEASURES
-    from shiftbed.shift.unlabelled import with_unlabelled
     from shiftbed.training.store import write_json
 
     one_of(method, METHODS, "method")
@@ -113,47 +110,27 @@ def shift(
     only_with("--method kde", method != "ratio", calibrate=calibrate)
     for name in names(measures) if measures != "all" else ():
         MEASURES[name]  # a wrong name is refused before anything is measured
-    with work_bar(console) as bar, warnings.catch_warnings(record=True) as noted:
-        warnings.simplefilter("always", UserWarning)
-        opened, tested = open_dataset(dataset, bar), names(test)
-    for note in noted if not as_json else ():
-        console.print(str(note.message), highlight=False, markup=False, soft_wrap=True)
     if on is not None and test:
         raise ShiftbedError("--on is the test side; leave --test out.")
+    given = {"--train": train, "--test": test, "--model": model, "--tsne": tsne}
+    for option in (name for name, value in given.items() if value and matrix):
+        raise ShiftbedError(f"{option} is about two sides, and --matrix compares all domains; leave one of them out.")
+    opened = _opened(dataset, on, as_json)
+    tested = [opened.domains[-1].name] if on is not None else names(test)
     if on is not None:
-        opened = with_unlabelled(opened, on)
-        tested, measures = [opened.domains[-1].name], measures or "all"
+        measures = measures or "all"
     taken: dict[str, Any] = {"classes": names(classes), "size": size}
     asked = Asked(opened, names(train), tested, taken, features, weights, network, seed, device)
     options: dict[str, Any] = {
         "method": method, "network": network, "runs": runs, "most": most, "calibrate": calibrate,
         "baseline": baseline, "seed": seed, "device": device,
     }  # fmt: skip
-    if matrix:
-        given = {"--train": train, "--test": test, "--model": model, "--tsne": tsne}
-        for option in (name for name, value in given.items() if value):
-            raise ShiftbedError(
-                f"{option} is about two sides, and --matrix compares all domains; leave one of them out."
-            )
     try:
         with work_bar(console) as bar:
             if matrix:
                 _matrix(asked, options, names(measures), out, on, bar, as_json)
                 return
-            made: ShiftMeasurement | None = None
-            reason = ""
-            try:
-                made = measure_shift(
-                    asked.dataset, asked.train, asked.test, **taken, features=features, features_weights=weights,
-                    on_progress=bar, **options,
-                )  # fmt: skip
-            except ShiftbedError as error:
-                if not measures:
-                    raise
-                reason = f"Diversity and correlation shift: {error}"
-            others, why_not = _others(asked, measures)
-            if made is None and not others:
-                raise ShiftbedError(reason)
+            made, others, notes = _two_sides(asked, options, measures, bar)
             bounds = None if model is None else _bounds(model, asked)
             points = asked.samples() if tsne else {}
     except KeyboardInterrupt:
@@ -173,13 +150,50 @@ def shift(
     _print(made, others)
     if bounds is not None:
         _print_bounds(bounds)
-    for line in ([reason] if reason else []) + why_not + note_of_shared(opened, shared):
+    for line in notes + note_of_shared(opened, shared):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Pictures: " + ", ".join(map(str, pictures)), highlight=False, soft_wrap=True)
     again = f"shiftbed shift {word(dataset)}{_as_asked(classes, size)}"
-    given = {"train": train, "test": test, "on": on}
-    sides = "".join(f" --{name} {word(value)}" for name, value in given.items() if value)
+    sides = "".join(
+        f" --{name} {word(value)}" for name, value in (("train", train), ("test", test), ("on", on)) if value
+    )
     next_command(f"{again} --matrix", *([] if measures else [f"{again}{sides} --measures all"]))
+
+
+def _opened(dataset: str, on: Path | None, as_json: bool) -> "MultiDomainDataset":
+    """The dataset, with images without labels as its last domain where a folder of them is given."""
+    from shiftbed.report.live import work_bar
+    from shiftbed.shift.features import open_dataset
+    from shiftbed.shift.unlabelled import with_unlabelled
+
+    with work_bar(console) as bar, warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always", UserWarning)
+        opened = open_dataset(dataset, bar)
+    for note in noted if not as_json else ():
+        console.print(str(note.message), highlight=False, markup=False, soft_wrap=True)
+    return opened if on is None else with_unlabelled(opened, on)
+
+
+def _two_sides(
+    asked: Asked, options: dict[str, Any], measures: str, bar: Any
+) -> "tuple[ShiftMeasurement | None, list[ShiftEstimate], list[str]]":
+    """Diversity and correlation shift, unless only other measures can be had; these; and what could not be had."""
+    from shiftbed.shift.measure import measure_shift
+
+    made, notes = None, []
+    try:
+        made = measure_shift(
+            asked.dataset, asked.train, asked.test, **asked.taken, features=asked.features,
+            features_weights=asked.weights, on_progress=bar, **options,
+        )  # fmt: skip
+    except ShiftbedError as error:
+        if not measures:
+            raise
+        notes.append(f"Diversity and correlation shift: {error}")
+    others, why_not = _others(asked, measures)
+    if made is None and not others:
+        raise ShiftbedError(*notes)
+    return made, others, notes + why_not
 
 
 def _as_asked(classes: str, size: int | None) -> str:
