@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data.arrays import write_arrays
@@ -18,6 +19,9 @@ from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe
 
 torch.set_num_threads(1)
+# A machine with other work draws examples slowly; no test is about time.
+settings.register_profile("shiftbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shiftbed")
 
 
 def tiny_job(algorithm: str, *, draw: int = 0, trial: int = 0, steps: int = 6, every: int = 2, **overrides) -> Job:

@@ -216,7 +216,7 @@ def test_text_fits_eighty_columns_with_many_domains():
 WORDS = st.text("abc -", max_size=90)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.integers(1, 9).flatmap(
         lambda columns: st.tuples(

@@ -16,7 +16,7 @@ def test_left_out_errors_by_hand():
     assert np.abs(errors).mean() == pytest.approx(0.38095, abs=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000))
 def test_left_out_errors_are_those_of_refits(seed):
     random = np.random.default_rng(seed)

@@ -174,7 +174,7 @@ def test_transport_of_a_perfect_predictor_under_label_shift_is_total_variation()
     assert transported_probability(domain.probabilities, shares) == pytest.approx(1 - 0.3, abs=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_transport_never_exceeds_average_confidence(seed):
     random = np.random.default_rng(seed)

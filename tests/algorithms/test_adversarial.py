@@ -53,7 +53,7 @@ def domain_losses_and_slopes(z, weight, domains):
     return -np.log((p * targets).sum(1)), (p - targets) @ weight
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(factor=st.floats(-100, 100))
 def test_a_scaled_gradient_leaves_the_features_as_they_are(factor):
     z = Z.clone().requires_grad_()

@@ -107,7 +107,7 @@ def test_the_penalty_of_one_domain_and_of_equal_domains_is_0(name):
     assert penalty(name, Z1, Z1[[2, 0, 3, 1]]) == pytest.approx(0, abs=1e-14)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**31), shift=st.floats(-50, 50), name=st.sampled_from(sorted(PAIRS)))
 def test_order_and_a_common_shift_change_nothing(seed, shift, name):
     one, two, three = features(seed, 4, 4, 4)
@@ -224,7 +224,7 @@ def test_rcs_of_one_domain_of_equal_domains_and_of_shifted_ones():
     assert 0.2 < divergence(twice, labels, (8, 8)) < 1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**31))
 def test_rcs_does_not_depend_on_the_order_of_examples_and_domains(seed):
     one, two = features(seed, 5, 4)

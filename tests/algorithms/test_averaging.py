@@ -126,7 +126,7 @@ def valley(losses, n_s=3, n_e=6, r=0.3):
     return list(range(min(below[1:], default=first), end + 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from([1.0, 1.1, 1.2, 1.4, 1.6, 2.0, 3.0]), min_size=1, max_size=24))
 def test_swad_is_at_every_evaluation_what_it_would_be_if_training_ended_there(losses):
     for number, swad in enumerate(descend(losses)):

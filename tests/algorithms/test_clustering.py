@@ -122,7 +122,7 @@ def test_principal_axes_without_variance_are_left_out():
     assert variances.shape == (2,) and axes.shape == (5, 2)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.permutations(range(4)), st.integers(0, 10))
 def test_relabelling_undoes_any_permutation_of_the_numbers(permutation, seed):
     before = torch.from_numpy(rng(seed).integers(0, 4, 30))

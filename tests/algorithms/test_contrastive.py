@@ -69,7 +69,7 @@ def test_without_its_weight_it_is_erm_and_with_it_not(name):
 
 
 @pytest.mark.parametrize("name", PAIR)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000))
 def test_the_order_of_examples_within_a_domain_and_of_the_domains_says_nothing(name, seed):
     random = np.random.default_rng(seed)

@@ -71,7 +71,7 @@ def test_a_pile_of_fewer_than_two_examples_is_not_compared(name, cuts):
     assert loss.item() == pytest.approx(np.log(3), abs=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4))
 def test_piles_hold_every_example_once_and_the_second_never_lacks_a_domain(seed, sizes):
     whole = torch.arange(sum(sizes))
@@ -127,7 +127,7 @@ def mmd_of_samples(one, two):
     return mean_kernel(one, one) + mean_kernel(two, two) - 2 * mean_kernel(one, two)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_rdm_compares_the_worst_domain_with_all_whatever_their_sizes(seed, sizes):
     random = np.random.default_rng(seed)

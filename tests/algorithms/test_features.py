@@ -17,7 +17,7 @@ from tests.algorithms.common import build, largest_difference, make_batches, tra
 # RSC
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     count=st.integers(1, 70),
     factor=st.sampled_from([0, 0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5, 1]),
@@ -114,7 +114,7 @@ def test_the_style_of_a_vector_is_the_golden_one():
     assert content[0, 3].item() == pytest.approx(3 / math.sqrt(4.66666667 + 1e-5), abs=1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000))
 def test_content_in_its_own_style_is_the_vector_itself(seed):
     features = torch.from_numpy(np.random.default_rng(seed).normal(1, 2, (4, 7)))

@@ -107,14 +107,14 @@ def test_sandmask_lets_nothing_below_tau_through():
     assert (softly_agreed_gradient(gradients, 0.5, 10.0) != 0).tolist() == [True, False, False]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.floats(0, 1), st.integers(1, 6), st.integers(0, 1000))
 def test_sandmask_with_a_large_k_is_andmask(tau, domains, seed):
     gradients = torch.randn(domains, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     assert torch.allclose(softly_agreed_gradient(gradients, tau, 1e300), agreed_gradient(gradients, tau), rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.permutations(range(4)))
 def test_sandmask_does_not_ask_for_the_order_of_domains(order):
     gradients = torch.randn(4, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

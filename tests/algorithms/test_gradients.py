@@ -65,7 +65,6 @@ def test_andmask_s_threshold_counts_domains():
     assert agreeing == [[True, True, True, True], [True, False, False, False], [True, False, False, False]]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60))
 def test_andmask_finds_agreement_of_any_number_of_domains(domains):
     assert torch.all(agreed_gradient(torch.full((domains, 3), 0.3), 1.0) > 0)
@@ -249,7 +248,7 @@ def sorted_rows(values):
     return values.sort(1).values  # the order of coordinates is nobody's business
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.sampled_from([(4, 4), (3, 5), (1, 6), (2, 2, 2)]), st.booleans(), st.integers(0, 99))
 def test_fishr_s_variances_are_those_of_single_gradients(sizes, nonlinear, seed):
     torch.manual_seed(seed)

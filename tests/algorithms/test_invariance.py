@@ -14,7 +14,6 @@ from tests.algorithms.test_golden import LOGITS, MEAN_RISK, R1, R2, S1, S2, Y1, 
 SIZES = st.lists(st.integers(2, 7), min_size=1, max_size=4)
 
 
-@settings(deadline=None)
 @given(
     SIZES | st.tuples(st.integers(2, 9), st.integers(1, 4)).map(lambda pair: [pair[0]] * pair[1]), st.integers(0, 99)
 )
@@ -71,7 +70,7 @@ def test_vrex_weighs_domains_equally_whatever_their_size():
     assert loss.item() == pytest.approx((R1 + second) / 2 + (R1 - second) ** 2 / 4, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.permutations(range(4)))
 def test_vrex_does_not_mind_the_order_of_domains(order):
     parts = [(S1, Y1), (S2, Y2), (S1[:3], Y1[:3]), (S2[1:], Y2[1:])]

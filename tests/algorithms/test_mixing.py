@@ -78,7 +78,7 @@ def test_a_mixed_style_is_the_one_computed_by_hand():
     assert mixed.flatten().tolist() == pytest.approx([7.5, 12.5, 10.0, 16.0], abs=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), share=st.floats(0, 1))
 def test_the_statistics_of_a_mixed_map_are_the_mixed_statistics(seed, share):
     random = np.random.default_rng(seed)
@@ -164,7 +164,7 @@ def test_mixstyle_leaves_no_hook_behind_even_when_a_forward_fails():
 PARTNERS = build("MixStyle")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 6), min_size=2, max_size=5), seed=st.integers(0, 1000))
 def test_crossdomain_partners_are_of_another_domain(sizes, seed):
     PARTNERS.rng = np.random.default_rng(seed)

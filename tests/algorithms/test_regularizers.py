@@ -68,7 +68,7 @@ def test_vne_s_entropy_of_identical_and_of_orthogonal_rows():
     assert von_neumann_entropy(rows).item() == pytest.approx(math.log(4), abs=1e-12)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(ROWS, st.permutations(range(6)))
 def test_vne_s_entropy_is_bounded_and_blind_to_lengths_rotations_and_order(rows, order):
     entropy = von_neumann_entropy(rows).item()
@@ -79,7 +79,7 @@ def test_vne_s_entropy_is_bounded_and_blind_to_lengths_rotations_and_order(rows,
         assert von_neumann_entropy(changed).item() == pytest.approx(entropy, abs=1e-10)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(ROWS)
 def test_vne_s_gradient_is_that_of_the_eigenvalues(rows):
     def by_density_matrix(z):
@@ -118,7 +118,6 @@ def test_vne_without_its_coefficient_is_erm_and_with_it_is_not():
 # SelfReg
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.integers(0, 999))
 def test_selfreg_s_shuffles_stay_within_classes(labels, seed):
     y = torch.tensor(labels)

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -48,7 +48,6 @@ def test_eqrm_s_gradient_is_that_of_the_quantile():
         assert found == pytest.approx(slope, abs=1e-7)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 5), min_size=2, max_size=8, unique=True), st.floats(0.02, 0.98))
 def test_eqrm_s_quantile_solves_its_equation_and_moves_with_the_risks(risks, alpha):
     if np.std(risks) < 1e-3:

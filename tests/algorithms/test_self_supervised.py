@@ -41,7 +41,7 @@ def test_pixels_beyond_a_multiple_of_three_stay():
     assert shuffled[0, 0, :3, :3].tolist() == [[12, 11, 10], [7, 6, 5], [2, 1, 0]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(height=st.integers(3, 20), width=st.integers(3, 20), seed=st.integers(0, 1000))
 def test_the_inverse_order_restores_an_image(height, width, seed):
     random = np.random.default_rng(seed)

@@ -125,7 +125,7 @@ def test_the_head_s_climb_leaves_all_other_networks_alone():
     assert distance(one.adv_classifier, two.adv_classifier) > 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(scale=st.floats(1e-3, 1e3), radius=st.floats(1e-2, 10))
 def test_a_head_outside_the_ball_is_pulled_straight_to_its_rim_and_one_inside_stays(scale, radius):
     torch.manual_seed(0)

@@ -48,7 +48,7 @@ matrices = st.tuples(st.integers(1, 5), st.integers(1, 4)).flatmap(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(matrices, st.integers(0, 4), st.floats(-10, 10))
 def test_leakage_never_grows_with_k_and_is_never_negative(accuracy, chosen, shift):
     found = leakage(accuracy, chosen % len(accuracy))

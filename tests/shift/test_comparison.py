@@ -47,7 +47,7 @@ def test_a_translation_moves_every_example_by_its_length():
     assert earth_movers_distance(x, x + np.array([3.0, 0.0, 4.0])) == pytest.approx(5.0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_emd_obeys_the_triangle_inequality_and_is_symmetric(seed):
     x, y, z = np.random.default_rng(seed).normal(size=(3, 12, 2)) * [[[1.0]], [[2.0]], [[3.0]]]

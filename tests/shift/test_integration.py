@@ -206,7 +206,7 @@ def test_calibrated_thresholds_show_next_to_nothing_without_shift():
     assert before[0] <= 0.01 and found[0] <= 0.01
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(8, 60), st.floats(0.1, 100), st.integers(0, 2**20))
 def test_the_log_density_is_the_exact_log_sum_exp(d, n, far, seed):
     random = np.random.default_rng(seed)
