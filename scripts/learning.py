@@ -6,7 +6,8 @@ On RotatedDigits and EmojiStyles every algorithm is trained with five draws, the
 of ERM's best: draws that do not suit these small data may fail, all five may not. What is further behind gets more
 draws, and the page says so. On OoD-Bench's ColoredMNIST, made from the IDX files in FOLDER, IRM and VREx must leave
 colour for shape, which ERM does not: on average over six trials, each by the evaluation of its first five draws that is
-best on a tenth of the test domain. The records are in docs/results; what is chosen is trained again for its weights.
+best on a tenth of the test domain. ERM is also chosen as it is used, by validation on its training domains. The records
+are in docs/results; what is chosen is trained again for its weights.
 """
 
 import argparse
@@ -40,11 +41,12 @@ BATCH = 64  # DomainBed's default; with the 16 of `quick` gradients of one domai
 LEARNERS = [name for name in ALGORITHMS if name not in ("LinearProbe", "LPFT", "FrozenStages")]
 TESTS = {"RotatedDigits": "75", "EmojiStyles": "noto"}
 COLOURED, TESTED = "ColoredMNIST-OoD-Bench", "-90%"
-COLOUR_LEARNERS = ("ERM", "IRM", "VREx")
+ORACLE, VALIDATION = "a tenth of the test domain", "training domains"
+COLOUR_CHOICES = (("ERM", VALIDATION), ("ERM", ORACLE), ("IRM", ORACLE), ("VREx", ORACLE))
 # Fixed before these trials were looked at; the paper's, 0 to 2, had shown how much the last step varies.
 COLOUR_TRIALS = (3, 4, 5, 6, 7, 8)
 DOCS = Path(__file__).parent.parent / "docs"
-COLOUR_RECORDS = DOCS / "results" / "ood-bench-nine-trials"
+COLOUR_RECORDS = DOCS / "results" / "ood-bench-six-more-trials"
 KEPT, PAGE = DOCS / "learning.json", DOCS / "learning.md"
 # The default of a GPU, named so that the page can be written anywhere from its records; and OoD-Bench's own, since a
 # penalty of thousands times a small difference of risks suffers from rounding, and an MLP gains nothing from it.
@@ -81,22 +83,29 @@ def behind_erm(accuracies: dict[str, float]) -> list[str]:
     return [name for name, accuracy in accuracies.items() if accuracy < accuracies["ERM"] - BEHIND]
 
 
-def chosen_models(out: Path, algorithm: str) -> dict[int, tuple[int, Path]]:
-    """In each trial the draw and step that do best on the test domain's held-out part: its step and its model."""
+def score(row: dict[str, Any], chosen_by: str) -> float:
+    """The mean accuracy, at an evaluation, on the held-out images that a choice looks at."""
+    splits = {name: split["accuracy"] for name, split in row["splits"].items() if name.endswith("/out")}
+    test = splits.pop(f"{TESTED}/out")
+    return test if chosen_by == ORACLE else float(np.mean(list(splits.values())))
+
+
+def chosen_models(out: Path, algorithm: str, chosen_by: str) -> dict[int, tuple[int, Path]]:
+    """In each trial the evaluation of all draws that a choice prefers: its step and its model."""
     fields = {"precision": COLOUR_PRECISION}
     trials = max(COLOUR_TRIALS) + 1
     request = shiftbed.Request([COLOURED], [algorithm], DRAWS, trials, [TESTED], "ood-bench", fields=fields)
     recorded = {job.id: job for job in finished_jobs(LocalStore(COLOUR_RECORDS))}
-    held_out, models = f"{TESTED}/out", {}
+    models = {}
     for trial in COLOUR_TRIALS:
         seen = [
-            (row["splits"][held_out]["accuracy"], job.draw, row["step"], job)
+            (score(row, chosen_by), job.draw, row["step"], job)
             for job in plan(request)
             if job.trial == trial
             for row in recorded[job.id].rows
         ]
         *_, step, job = max(seen, key=lambda one: one[:3])
-        path = out / f"{algorithm}-{trial}.safetensors"
+        path = out / f"{algorithm}-{trial}-{job.draw}-{step}.safetensors"
         if not path.exists():
             LocalStore(out).put_atomic(path.name, encode_weights(retrained(job, step, "cpu", lambda *_: None)))
         models[trial] = step, path
@@ -145,11 +154,12 @@ def findings(model_file: Path, trial: int) -> Findings:
 def colour(options: argparse.Namespace) -> dict[str, Any]:
     """What is found of the chosen models, by algorithm: one entry a trial."""
     prepare(COLOURED, options.mnist)
-    models = {name: chosen_models(options.store / "coloured", name) for name in COLOUR_LEARNERS}
-    return {
-        name: [{"step": step, **asdict(findings(path, trial))} for trial, (step, path) in of_trials.items()]
-        for name, of_trials in models.items()
-    }
+    found: dict[str, Any] = {}
+    for name, chosen_by in COLOUR_CHOICES:
+        models = chosen_models(options.store / "coloured", name, chosen_by)
+        rows = [{"step": step, **asdict(findings(path, trial))} for trial, (step, path) in models.items()]
+        found.setdefault(name, {})[chosen_by] = rows
+    return found
 
 
 def draws(options: argparse.Namespace) -> dict[str, Any]:
@@ -202,20 +212,28 @@ def page(kept: dict[str, Any]) -> str:
         "## Colour or shape",
         "",
         f"OoD-Bench's ColoredMNIST (real MNIST), its MLP and 5,001 steps; in each of {len(COLOUR_TRIALS)} trials the",
-        f"evaluation of {DRAWS} draws that is best on a tenth of the domain where colour points the wrong way,",
-        "measured on the rest of it. A model that has left colour for shape is right more often than not (55 % and",
-        "more), and swapping the colours changes less than 40 % of its predictions. What the paper's oracle gives,",
+        f"evaluation of {DRAWS} draws that is best on the images named, measured on the rest of the domain",
+        "where colour points the wrong way. A model that has left colour for shape is right more often than not (55 %",
+        "and more), and swapping the colours changes less than 40 % of its predictions. What the paper's oracle gives,",
         "the last step of 20 draws, is in [the results](results.md).",
         "",
-        "| algorithm | trial | step | accuracy % | first class % | changed by swapping colours % | leaves colour |",
-        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+        "| algorithm | chosen by | trial | step | accuracy % | first class % | changed % | leaves colour |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    for name, rows in sorted(kept["colour"].items()):
+    for name, chosen_by in COLOUR_CHOICES:
+        rows = kept["colour"][name][chosen_by]
         trials = [Findings(**{key: value for key, value in row.items() if key != "step"}) for row in rows]
         about = [(trial, row["step"]) for trial, row in zip(COLOUR_TRIALS, rows, strict=True)]
         for (trial, step), one in zip([*about, ("mean", "")], [*trials, Findings.mean(trials)], strict=True):
             numbers = f"{100 * one.accuracy:.1f} | {100 * one.first:.1f} | {100 * one.changed:.1f}"
-            lines.append(f"| {name} | {trial} | {step} | {numbers} | {'yes' if one.leaves_colour else 'no'} |")
+            leaves = "yes" if one.leaves_colour else "no"
+            lines.append(f"| {name} | {chosen_by} | {trial} | {step} | {numbers} | {leaves} |")
+    lines += [
+        "",
+        "A classifier that follows colour on a share c of these images and shape on the others is right on",
+        "0.1 c + 0.75 (1 − c) of them. So the ERM that an oracle prefers, right on 30 % here and in the paper, follows",
+        "colour on 69 %; chosen as it is used, it follows colour on more.",
+    ]
     return "\n".join(lines) + "\n"
 
 

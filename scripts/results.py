@@ -49,8 +49,9 @@ from the records that are here, in seconds and without the data.
 
 A cell is the mean of n trials, each chosen from the draws of its trial alone; ± is the standard error over trials, and
 with one trial there is none. A row in which a job is missing has no average. A number of ours *agrees* with a printed
-one if it is not farther from it than the printed error and its own together. Hours of a device are those in which at
-least one job of the study ran on it."""
+one if it is not farther from it than the printed error and its own together. Errors of three trials are rough: of the
+same experiment done twice, three of ten cells would not agree. Hours of a device are those in which at least one job of
+the study ran on it."""
 
 TAIL = """## 8. Speed
 

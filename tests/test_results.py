@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,6 +16,7 @@ from shiftbed.errors import UnknownNameError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.compaction import compact
 from shiftbed.sweeps.plan import plan, remember_plan
+from shiftbed.tables import Estimate
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore
 
@@ -27,6 +29,14 @@ OPTIONS += (("selection", "training-domain-validation"),)
 
 def test_the_page_is_what_the_records_give():
     assert SCRIPT["page"]() == (ROOT / "docs" / "results.md").read_text(encoding="utf-8"), "run scripts/results.py"
+
+
+def test_the_page_says_how_often_the_same_experiment_does_not_agree_with_itself():
+    """Our errors divide by n − 1, those of the papers by n."""
+    ours, theirs = np.random.default_rng(0).normal(size=(2, 100_000, 3))
+    apart = abs(ours.mean(1) - theirs.mean(1)) > (ours.std(1, ddof=1) + theirs.std(1)) / 3**0.5
+    assert apart.mean() == pytest.approx(0.3, abs=0.01) and "three of ten cells would not agree" in SCRIPT["HEAD"]
+    assert Estimate.of(ours[0].tolist()).standard_error == pytest.approx(ours[0].std(ddof=1) / 3**0.5)
 
 
 def test_the_records_are_small():
