@@ -27,21 +27,21 @@ def found(tmp_path_factory):
         patch.setenv("SHIFTBED_DATA", str(folder / "data"))
         prepare(learning.COLOURED, MNIST)
         yield {
-            choice: learning.Findings.mean(
-                [learning.findings(path, trial) for trial, (_, path) in learning.chosen_models(folder, *choice).items()]
+            choice[:3]: learning.Findings.mean(
+                [learning.findings(path, trial) for trial, (_, path) in learning.chosen_models(folder, choice).items()]
             )
             for choice in learning.COLOUR_CHOICES
         }
 
 
-@pytest.mark.parametrize("name", ["IRM", "VREx"])
-def test_it_leaves_colour_for_shape(found, name):
-    assert found[name, learning.ORACLE].leaves_colour
+@pytest.mark.parametrize(("name", "draws"), [("IRM", learning.DRAWS), ("VREx", learning.MORE_DRAWS)])
+def test_it_leaves_colour_for_shape(found, name, draws):
+    assert found[name, learning.ORACLE, draws].leaves_colour
 
 
 def test_erm_follows_colour_in_seven_of_ten_images(found):
-    assert found["ERM", learning.VALIDATION].changed > 0.7
-    assert not found["ERM", learning.ORACLE].leaves_colour
+    assert found["ERM", learning.VALIDATION, learning.DRAWS].changed > 0.7
+    assert not found["ERM", learning.ORACLE, learning.DRAWS].leaves_colour
 
 
 def test_cheats_are_found_out(found):
