@@ -61,11 +61,15 @@ def job_table(job: "JobRecords") -> Table:
     title = f"{job.description['algorithm']} at step {last['step']}"
     if job.description["task"].get("adapt"):
         title += f"\nadaptation: {job.description['task']['adapt']:g} of the test domains seen unlabelled"
-    table = Table("split", "role", "accuracy %", "loss", "images", title=title)
+    table = Table("split", "role", "accuracy %", "± standard error", "loss", "images", title=title)
     for split in job.description["splits"]:
         if split["name"] in last["splits"]:
             result = last["splits"][split["name"]]
-            numbers = (f"{100 * result['accuracy']:.1f}", f"{result['loss']:.3f}", str(result["count"]))
+            accuracy, count = result["accuracy"], result["count"]
+            error = (
+                accuracy * (1 - accuracy) / count
+            ) ** 0.5  # of these images; what another trial has differs by more
+            numbers = (f"{100 * accuracy:.1f}", f"±{100 * error:.1f}", f"{result['loss']:.3f}", str(count))
             table.add_row(escape(split["name"]), split["role"], *numbers)
     return table
 
