@@ -491,3 +491,10 @@ def test_next_commands_can_be_pasted(shiftbed):
         "--address is a Ray cluster's"
         in shiftbed("sweep", "ColoredDigits", "--algorithms", "ERM", "--address", "x", "--out", "s").err
     )
+
+
+def test_a_folder_that_is_not_here_is_named_as_one(shiftbed, tmp_path):
+    for command in (("prepare", "no pets"), ("shift", "no pets"), ("look", "no pets")):
+        assert f"If it is a folder of yours, it is not in {tmp_path}." in shiftbed(*command).err
+    (tmp_path / "no pets").mkdir()
+    assert "`shiftbed prepare 'no pets'`" in shiftbed("look", "no pets").err
