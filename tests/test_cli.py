@@ -498,3 +498,13 @@ def test_a_folder_that_is_not_here_is_named_as_one(shiftbed, tmp_path):
         assert f"If it is a folder of yours, it is not in {tmp_path}." in shiftbed(*command).err
     (tmp_path / "no pets").mkdir()
     assert "`shiftbed prepare 'no pets'`" in shiftbed("look", "no pets").err
+
+
+def test_the_accuracy_of_one_model_has_its_standard_error(shiftbed):
+    made = shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps", "1", "--out", "one").out
+    (record,) = json.loads(
+        shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps", "1", "--out", "one", "--json").out
+    )["records"]
+    found = record["splits"]["-90%/in"]
+    error = (found["accuracy"] * (1 - found["accuracy"]) / found["count"]) ** 0.5
+    assert f"{100 * found['accuracy']:.1f} ±{100 * error:.1f}" in made

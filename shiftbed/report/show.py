@@ -61,7 +61,8 @@ def job_table(job: "JobRecords") -> Table:
     title = f"{job.description['algorithm']} at step {last['step']}"
     if job.description["task"].get("adapt"):
         title += f"\nadaptation: {job.description['task']['adapt']:g} of the test domains seen unlabelled"
-    table = Table("split", "role", "accuracy %", "± standard error", "loss", "images", title=title)
+    table = Table("split", "role", "accuracy %", "loss", "images", title=title)
+    table.caption = "± standard error over the images of a split"
     for split in job.description["splits"]:
         if split["name"] in last["splits"]:
             result = last["splits"][split["name"]]
@@ -69,7 +70,7 @@ def job_table(job: "JobRecords") -> Table:
             error = (
                 accuracy * (1 - accuracy) / count
             ) ** 0.5  # of these images; what another trial has differs by more
-            numbers = (f"{100 * accuracy:.1f}", f"±{100 * error:.1f}", f"{result['loss']:.3f}", str(count))
+            numbers = (f"{100 * accuracy:.1f} ±{100 * error:.1f}", f"{result['loss']:.3f}", str(count))
             table.add_row(escape(split["name"]), split["role"], *numbers)
     return table
 
