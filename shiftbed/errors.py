@@ -1,7 +1,10 @@
 """Errors that speak to the person: each message says what is wrong, where, and what to do."""
 
+import sysconfig
 import traceback
 from pathlib import Path
+
+INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class ShiftbedError(Exception):
@@ -14,7 +17,9 @@ def sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename} cannot be read or written: {error.strerror}."
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    # torch raises deep inside itself; the line to mend is the last that is not of an installed package
+    frame = next((one for one in reversed(frames) if not one.filename.startswith((*INSTALLED, "<"))), frames[-1])
     said = str(error).strip().partition("\n")[0]  # CUDA's errors go on with advice to developers
     return f"{type(error).__name__} in {Path(frame.filename).name} line {frame.lineno}: {said}"
 

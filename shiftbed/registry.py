@@ -87,6 +87,23 @@ def one_of(value: Any, allowed: Iterable[str], noun: str) -> Any:
     return value
 
 
+def whole_names(parts: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Names from text that was divided at commas, of which a known name may have some itself.
+
+    Args:
+        parts: What stood between the commas.
+        known: The names there are.
+    """
+    whole = {",".join(part.strip() for part in name.split(",")): name for name in known}
+    left, found = list(parts), []
+    while left:
+        taken = next((end for end in range(len(left), 0, -1) if ",".join(left[:end]) in whole), 1)
+        name = ",".join(left[:taken])
+        found.append(whole.get(name, name))
+        left = left[taken:]
+    return found
+
+
 def listed(names: Any) -> list[str]:
     """Names as a list: one may stand alone, and a number be the name of a domain."""
     return [str(names)] if isinstance(names, str | int | Path) else [str(name) for name in names]

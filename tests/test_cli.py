@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 
 from shiftbed import cli, load
+from shiftbed.algorithms import ALGORITHMS
+from shiftbed.cli.shared import say
 from shiftbed.data import DATASETS, card
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError
@@ -290,7 +292,8 @@ def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):
     sweep = ("sweep", "ColoredDigits", "--algorithms", "ERM,SD", "--test=-90%", "--steps", "2", "--out", several)
     assert shiftbed(*sweep).code == 0
     beside = json.loads(shiftbed("diff", several, str(tmp_path / "ERM"), "--json").out)
-    assert any("training-domain-validation / SD" in row["field"] for row in beside), "one job is a sweep beside a sweep"
+    of_sd = [row["field"] for row in beside if "training-domain-validation / SD / -90%" in row["field"]]
+    assert len(of_sd) == 1, "one job is a sweep beside a sweep, and a cell that is not in both is one difference"
     assert "…" not in shiftbed("diff", several, str(tmp_path / "ERM")).out, "no name is cut at 80 columns"
     assert "compare two of a kind" in shiftbed("diff", "domainbed", str(tmp_path / "ERM")).err
 
@@ -426,3 +429,82 @@ def test_images_without_labels_are_predicted_file_by_file(shiftbed, tmp_path):
     assert header == "domain,path,label,prediction,confidence,role"
     assert row.split(",") == ["unlabelled", "first.png", "", *known[3:5], ""]
     assert "which has no domains" in shiftbed("predictions", run, "--on", str(folder), "--domains", "0").err
+
+
+def test_a_domain_with_a_comma_is_named_as_it_is(shiftbed, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    random = np.random.default_rng(0)
+    for site in ("Lab 3, north", "site b", "site-c"):
+        for kind in ("cat", "dog"):
+            folder = tmp_path / "pets" / site / kind
+            folder.mkdir(parents=True)
+            for number in range(24):
+                Image.fromarray(random.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    assert shiftbed("prepare", "pets").code == 0
+    both = "--test=Lab 3, north,site b"
+    assert shiftbed("train", "pets", "ERM", "--test", "Lab 3, north", "--steps", "1").code == 0
+    assert "2 jobs done" in shiftbed("sweep", "pets", "--algorithms", "ERM", both, "--steps", "1", "--out", "s").out
+    assert shiftbed("best", "s", "--test", "Lab 3, north", "--out", "m").code == 0
+    said = shiftbed("predictions", "m", "--domains", "Lab 3, north").out
+    assert '"Lab 3, north"' in said and "site b" not in said
+    made = shiftbed("shift", "pets", "--test", "Lab 3, north", "--runs", "1", "--no-baseline", "--json").out
+    assert json.loads(made)["test"] == "Lab 3, north"
+
+
+def test_prose_ends_its_lines_between_words(shiftbed, capsys):
+    say("Rely on it with care. " * 6 + "/a/long/path-" + "x" * 80)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines[:-1]) and not any(line != line.rstrip() for line in lines)
+    assert lines[-1] == "/a/long/path-" + "x" * 80, "a path stays whole"
+
+
+def test_an_error_in_a_pasted_class_names_its_line(shiftbed, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from shiftbed.algorithms import ERM, register\n\n\n"
+        "@register()\nclass Typo(ERM):\n    def objective(self, batches, step):\n"
+        "        return self.netwrk(batches.x), {}\n\n\n"
+        "@register()\nclass Alone(ERM):\n    def objective(self, batches, step):\n"
+        "        return self.network(batches.x).square().mean()\n"
+    )
+    pasted = ("--test=-90%", "--steps", "1", "--code", "mine.py")
+    assert "AttributeError in mine.py line 7" in shiftbed("train", "ColoredDigits", "Typo", *pasted).err
+    assert "Alone.objective() must return a loss and a dict" in shiftbed("train", "ColoredDigits", "Alone", *pasted).err
+
+
+def test_a_pasted_class_is_missed_with_its_remedy(shiftbed, tmp_path):
+    (tmp_path / "my code.py").write_text(
+        "from shiftbed.algorithms import ERM, register\n\n\n@register()\nclass Mine(ERM):\n    pass\n"
+    )
+    pasted = ("--test=-90%", "--steps", "1", "--code", "my code.py", "--out", "s")
+    assert "--code 'my code.py'" in shiftbed("train", "ColoredDigits", "Mine", *pasted).out
+    ALGORITHMS._entries.pop("Mine")  # another process does not know it
+    assert "name its file with --code" in shiftbed("best", "s").err
+    assert "There is no finished job in nowhere" in shiftbed("best", "nowhere").err
+
+
+def test_next_commands_can_be_pasted(shiftbed):
+    assert (
+        "train ColoredDigits IRM --test=+90% --draw 3"
+        in shiftbed("hparams", "IRM", "--dataset", "ColoredDigits", "--draw", "3").out
+    )
+    assert (
+        "--address is a Ray cluster's"
+        in shiftbed("sweep", "ColoredDigits", "--algorithms", "ERM", "--address", "x", "--out", "s").err
+    )
+
+
+def test_a_folder_that_is_not_here_is_named_as_one(shiftbed, tmp_path):
+    for command in (("prepare", "no pets"), ("shift", "no pets"), ("look", "no pets")):
+        assert f"If it is a folder of yours, it is not in {tmp_path}." in shiftbed(*command).err
+    (tmp_path / "no pets").mkdir()
+    assert "`shiftbed prepare 'no pets'`" in shiftbed("look", "no pets").err
+
+
+def test_the_accuracy_of_one_model_has_its_standard_error(shiftbed):
+    made = shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps", "1", "--out", "one").out
+    (record,) = json.loads(
+        shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps", "1", "--out", "one", "--json").out
+    )["records"]
+    found = record["splits"]["-90%/in"]
+    error = (found["accuracy"] * (1 - found["accuracy"]) / found["count"]) ** 0.5
+    assert f"{100 * found['accuracy']:.1f} ±{100 * error:.1f}" in made

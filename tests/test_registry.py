@@ -3,7 +3,7 @@ import pytest
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import DATASETS
 from shiftbed.errors import UnknownNameError
-from shiftbed.registry import did_you_mean
+from shiftbed.registry import did_you_mean, whole_names
 
 
 def test_a_wrong_name_suggests_the_nearest():
@@ -24,3 +24,10 @@ def test_case_does_not_matter():
 def test_the_issue_s_names_are_registered():
     assert {"ERM", "CORAL", "GroupDRO", "IRM", "Mixup"} <= set(ALGORITHMS)
     assert {"EmojiStyles", "ColoredDigits", "RotatedDigits"} <= set(DATASETS)
+
+
+def test_names_with_commas_are_whole_again():
+    known = ["Lab 3, north", "Lab 3", "site-b"]
+    assert whole_names(["Lab 3", "north", "site-b"], known) == ["Lab 3, north", "site-b"]
+    assert whole_names(["Lab 3", "site-b", "nowhere"], known) == ["Lab 3", "site-b", "nowhere"]
+    assert whole_names([], known) == []

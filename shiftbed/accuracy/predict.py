@@ -247,7 +247,9 @@ def summarise(
             **shared,  # type: ignore[arg-type]
         )
     if method.name in fitted.unusable:
-        raise fitted.unusable[method.name]
+        others = [name for name in fitted.predictors if name not in fitted.unusable]
+        instead = f"name another --method ({', '.join(others)})" if others else "fit on other domains"
+        raise DataError(f"{method.name} cannot be used. {fitted.unusable[method.name]} To go on, {instead}.")
     estimates = fitted.estimates(outputs)
     first = estimates[method.name]
     trust = fitted.surroundings.locate(outputs).words

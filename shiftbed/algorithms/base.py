@@ -145,7 +145,10 @@ class Algorithm(nn.Module):
         batches = Batches.of(minibatches, unlabeled)
         self.optimizer.zero_grad()
         if self.parts == 1:
-            loss, metrics = self.objective(batches, self.step)
+            made = self.objective(batches, self.step)
+            if not isinstance(made, tuple):
+                raise AlgorithmError(f"{type(self).__name__}.objective() must return a loss and a dict: loss, {{}}.")
+            loss, metrics = made
             backward(loss)
         else:
             loss, metrics = self._in_parts(batches)

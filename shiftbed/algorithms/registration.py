@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from shiftbed.errors import AlgorithmError
+from shiftbed.errors import AlgorithmError, UnknownNameError
 from shiftbed.hashing import digest
 from shiftbed.hparams import SizeClass, Space
 from shiftbed.registry import Registry, did_you_mean
@@ -50,7 +50,10 @@ class AlgorithmRegistry(Registry[AlgorithmEntry]):
         """The registered spelling, of a wrapper and of what it wraps."""
         outer, inner = _unwrapped(name)
         if inner is None or name in self._entries:
-            return super().canonical_name(name)
+            try:
+                return super().canonical_name(name)
+            except UnknownNameError as error:  # a sweep remembers its algorithms' names, not the files of pasted ones
+                raise UnknownNameError(f"{error} If it is a class of yours, name its file with --code.") from None
         outer, inner = super().canonical_name(outer), self.canonical_name(inner)
         composed = f"{outer}({inner})"
         if composed not in self._entries:

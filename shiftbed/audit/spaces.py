@@ -63,7 +63,8 @@ def search_spaces(subject: Subject) -> Finding:
     if not values:
         return Finding(SOURCE, "unknown", f"no job's space is known.{notes}")
     count = len({(dataset, algorithm) for dataset, algorithm, _ in values})
-    return Finding(SOURCE, "clear", f"the values of all {count} spaces are those of the registered draws.{notes}")
+    every = "the one space" if count == 1 else f"all {count} spaces"
+    return Finding(SOURCE, "clear", f"the values of {every} are those of the registered draws.{notes}")
 
 
 def _space(dataset: str, algorithm: str, named: str) -> Space | None:

@@ -6,12 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shiftbed.errors import StoreError
 from shiftbed.selection import SELECTIONS, TaskRecords
 from shiftbed.sweeps.designs import DESIGNS, REDRAW, Design
 from shiftbed.sweeps.domainbed_format import REVISION
 from shiftbed.sweeps.plan import planned, planned_designs
-from shiftbed.sweeps.records import Records
+from shiftbed.sweeps.records import Records, no_finished_job
 from shiftbed.tables import Table, tables_of
 from shiftbed.training.store import LocalStore
 
@@ -50,7 +49,7 @@ class Subject:
         with Records(store, test=not blind) as records:
             tasks = records.tasks(() if blind else METRICS)
         if not tasks:
-            raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+            raise no_finished_job(folder)
         return cls(str(folder), tasks, list(planned(store).values()))
 
     @cached_property

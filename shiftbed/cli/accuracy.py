@@ -17,6 +17,7 @@ from shiftbed.cli.shared import (
     next_command,
     only_with,
     plural,
+    say,
     stoppable,
     word,
 )
@@ -75,16 +76,16 @@ def predict(
     if as_json:
         print(json.dumps(made.to_dict()))
         return
-    console.print(f"Predicted accuracy on {on}: {made}.", highlight=False, markup=False, soft_wrap=True)
-    console.print(made.trust, highlight=False, markup=False, soft_wrap=True)
+    say(f"Predicted accuracy on {on}: {made}.")
+    say(made.trust)
     if made.estimates:
         console.print(_table(made))
         fitted = f"Fitted on {plural(made.domains, 'labelled domain')} in {plural(made.groups, 'group')}"
-        console.print(f"{fitted}; always predicting their mean errs by {made.baseline:.1%}.", highlight=False)
+        say(f"{fitted}; always predicting their mean errs by {made.baseline:.1%}.")
     direct = ", ".join(f"{name} {value:.1%}" for name, value in made.direct.items())
-    console.print(f"Without labelled domains: {direct}.", highlight=False, soft_wrap=True)
+    say(f"Without labelled domains: {direct}.")
     if unsure is not None:
-        console.print(f"The images it is least sure of: {table} and {picture}", highlight=False, soft_wrap=True)
+        say(f"The images it is least sure of: {table} and {picture}")
         next_command(f"shiftbed predict {word(run)} --on {word(on)} --fit DATASET")
     else:
         next_command(f"shiftbed predict {word(run)} --on {word(on)} --unsure unsure")
@@ -104,7 +105,7 @@ def _of_sweep(folder: Path, method: str, level: float, device: str, as_json: boo
         print(json.dumps(rows))
         return
     for line in summary(rows):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
     next_command(f"shiftbed report {word(folder)}", f"shiftbed figure predictions {word(folder)} --out predictions.png")
 
 
@@ -166,5 +167,5 @@ def accuracy_study(
     if beside:
         for title, name in (("Beside other studies", "beside"), ("How much more other studies err", "differences")):
             console.print(f"{title}:\n{text_table(made[name])}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"All tables and pictures: {out}", highlight=False, soft_wrap=True)
+    say(f"All tables and pictures: {out}")
     next_command(f"shiftbed predict {word(weight_folders(runs)[0])} --on FOLDER")

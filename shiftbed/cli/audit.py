@@ -17,6 +17,7 @@ from shiftbed.cli.shared import (
     next_command,
     only_with,
     plural,
+    say,
     stoppable,
     word,
 )
@@ -32,11 +33,7 @@ def unblind(folder: Annotated[Path, typer.Argument(help="The folder of a blind s
     from shiftbed.sweeps.blind import unblind as run
 
     opened = run(folder)
-    console.print(
-        f"Opened on {opened.date}, after {plural(opened.jobs, 'job')}; the ledger and every audit say so.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"Opened on {opened.date}, after {plural(opened.jobs, 'job')}; the ledger and every audit say so.")
     next_command(f"shiftbed tables {word(folder)}", f"shiftbed audit {word(folder)}")
 
 

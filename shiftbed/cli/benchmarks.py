@@ -28,6 +28,7 @@ from shiftbed.cli.shared import (
     one_of,
     only_with,
     plural,
+    say,
     show_failures,
     stoppable,
 )
@@ -174,7 +175,7 @@ def _plan(asked: "Benchmark", out: Path, as_json: bool) -> None:
         table.add_row(one.name, one.dataset, "\n".join(_how(one)), f"{counts[one.name]:,}")
     console.print(table)
     for note in asked.notes:
-        console.print(note, markup=False, highlight=False)
+        say(note)
     print(f"{plural(total, unit)}, {done} of them done already.{unknown}")
 
 

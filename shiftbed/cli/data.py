@@ -18,7 +18,9 @@ from shiftbed.cli.shared import (
     load_classes,
     next_command,
     plural,
+    say,
     stoppable,
+    with_files,
     word,
 )
 
@@ -75,26 +77,26 @@ def prepare(
                 on_progress=on_progress,
             )
         for note in notes:
-            console.print(str(note.message), highlight=False, markup=False, soft_wrap=True)
+            say(str(note.message))
         return made
 
     made = stoppable(run, "the same command")
     counts = ", ".join(f"{domain} {count:,}" for domain, count in made.card.domains.items())
     own = made.card.ran_on == "own"
     summary = f"{sum(made.card.domains.values()):,} {made.card.summary}" if own else made.card.summary
-    console.print(f"{made.card.name}: {summary} ({counts}).", highlight=False, markup=False)
+    say(f"{made.card.name}: {summary} ({counts}).")
     if own:
         console.print(f"Hyperparameters for {made.card.size_class} images apply; --size-class changes that.")
     for bad in made.left_out[:SHOWN_FAILURES]:
-        console.print(f"left out: {bad.path}: {bad.why}", highlight=False, markup=False, soft_wrap=True)
+        say(f"left out: {bad.path}: {bad.why}")
     if len(made.left_out) > SHOWN_FAILURES:
         listed = pack_folder(made.card.name) / REFUSED
-        console.print(f"{len(made.left_out)} images were left out; all are listed in {listed}.", soft_wrap=True)
+        say(f"{len(made.left_out)} images were left out; all are listed in {listed}.")
     if made.duplicates:
         example = " = ".join(str(one.path) for one in made.duplicates[0][:2])
         images = plural(len(made.duplicates), "image") + (" lies" if len(made.duplicates) == 1 else " lie")
         words = f"{images} in more than one domain or official part, for example {example}."
-        console.print(words, highlight=False, markup=False, soft_wrap=True)
+        say(words)
     name, domain = quote(made.card.name), quote(next(iter(made.card.domains)))
     several = len(made.card.domains) > 1
     next_command(f"shiftbed look {name}", *([f"shiftbed train {name} ERM --test {domain}"] if several else []))
@@ -175,6 +177,7 @@ def hparams(
     as_json: AsJson = False,
 ) -> None:
     """The hyperparameters of an algorithm: their ranges, or the values of a draw."""
+    from shiftbed.data import card
     from shiftbed.training.job import search_space
 
     load_classes(code)
@@ -188,4 +191,6 @@ def hparams(
         value = values[name]
         table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value), prior.text)
     console.print(table)
-    next_command(f"shiftbed train {word(dataset)} {word(algorithm)} --test ... --draw {draw or 1}")
+    domain = next(iter(card(dataset).domains))
+    files = with_files(code)
+    next_command(f"shiftbed train {word(dataset)} {word(algorithm)} --test={word(domain)} --draw {draw or 1}{files}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import AsJson, app, console, next_command
+from shiftbed.cli.shared import AsJson, app, console, next_command, say
 
 
 @app.command()
@@ -43,7 +43,7 @@ def figure(
     if as_json:
         print(json.dumps({"figure": FIGURES.canonical_name(name), "file": str(made)}))
         return
-    console.print(f"{FIGURES[name].summary} {made}", highlight=False, markup=False, soft_wrap=True)
+    say(f"{FIGURES[name].summary} {made}")
     next_command("shiftbed figures")
 
 

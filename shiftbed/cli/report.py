@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shiftbed.cli.shared import AsJson, app, console, next_command, stoppable, word
+from shiftbed.cli.shared import AsJson, app, console, next_command, say, stoppable, word
 
 
 @app.command()
@@ -35,5 +35,5 @@ def report(
     if as_json:
         print(json.dumps({"page": str(path), "bytes": size, "seconds": round(seconds, 1)}))
         return
-    console.print(f"The page: {path} ({size / 1e6:.1f} MB, {seconds:.0f} s)", highlight=False, soft_wrap=True)
+    say(f"The page: {path} ({size / 1e6:.1f} MB, {seconds:.0f} s)")
     next_command(f"open {word(path)} in a browser", f"shiftbed best {word(folder)} --out model")

@@ -21,6 +21,8 @@ from shiftbed.cli.shared import (
     one_of,
     only_with,
     plural,
+    say,
+    with_files,
     word,
 )
 from shiftbed.errors import ShiftbedError
@@ -116,14 +118,14 @@ def best(
         made: choosing.Best | choosing.Everywhere = verb(
             folder, out, selection=selection, algorithm=algorithm, device=device, on_step=partial(show, "training")
         )
-    console.print(made.words, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Weights: {made.weights}", highlight=False, soft_wrap=True)
+    say(made.words)
+    say(f"Weights: {made.weights}")
     if export:
         path = made.weights.with_suffix(".onnx")
         export_onnx(load(made.weights), path)
         written = ", ".join(str(one) for one in sorted(path.parent.glob(f"{path.name}*")))
-        console.print(f"ONNX: {written}", highlight=False, soft_wrap=True)
-    files = "".join(f" --code {path}" for path in code or [])
+        say(f"ONNX: {written}")
+    files = with_files(code)
     where = word(made.weights.parent)
     if isinstance(made, choosing.Everywhere):
         return next_command(f"shiftbed predict {where} --on FOLDER{files}", f"shiftbed predictions {where}{files}")
@@ -155,7 +157,8 @@ def predictions(
         return
     csv.write_text(text, encoding="utf-8")
     console.print(f"{plural(text.count(chr(10)) - 1, 'prediction')} in {csv}.", highlight=False)
-    next_command(f"shiftbed predict {word(run)} --on FOLDER")
+    new = on if on is not None and Path(on).is_dir() else "FOLDER"  # images without labels
+    next_command(f"shiftbed predict {word(run)} --on {word(new)}{with_files(code)}")
 
 
 @app.command()

@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,9 +57,21 @@ def next_command(*commands: str) -> None:
     console.print("Next: " + "\n      ".join(commands), markup=False, highlight=False, soft_wrap=True)
 
 
+def say(text: str) -> None:
+    """Prints prose, with lines that end between words where the terminal does (in a file, after 80 letters)."""
+    whole_words = {"break_long_words": False, "break_on_hyphens": False}  # a path is copied from the screen
+    lines = [textwrap.fill(line, console.width, **whole_words) for line in text.split("\n")]  # type: ignore[arg-type]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
 def word(value: object) -> str:
     """A value as a shell takes it for one word."""
     return shlex.quote(str(value))
+
+
+def with_files(code: list[Path] | None) -> str:
+    """The files of pasted classes, as the next command takes them."""
+    return "".join(f" --code {word(path)}" for path in code or [])
 
 
 def names(text: str) -> list[str]:
@@ -74,7 +87,7 @@ def plural(count: int, noun: str) -> str:
 def show_failures(failed: Mapping[str, str], alone: Callable[[str], str | None] = lambda job_id: None) -> None:
     """Says of the first failed jobs why, and by which command one can be trained alone."""
     for job_id, why in list(failed.items())[:SHOWN_FAILURES]:
-        console.print(f"failed: {job_id}: {why}", markup=False, highlight=False, soft_wrap=True)
+        say(f"failed: {job_id}: {why}")
         if command := alone(job_id):
             console.print(f"  alone: {command}", markup=False, highlight=False, soft_wrap=True)
     if len(failed) > SHOWN_FAILURES:

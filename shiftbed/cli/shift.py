@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of, only_with, word
+from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of, only_with, say, word
 from shiftbed.errors import DataError, ShiftbedError
+from shiftbed.registry import whole_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,11 +117,12 @@ def shift(
     for option in (name for name, value in given.items() if value and matrix):
         raise ShiftbedError(f"{option} is about two sides, and --matrix compares all domains; leave one of them out.")
     opened = _opened(dataset, on, as_json)
-    tested = [opened.domains[-1].name] if on is not None else names(test)
+    known = [domain.name for domain in opened.domains]
+    tested = known[-1:] if on is not None else whole_names(names(test), known)
     if on is not None:
         measures = measures or "all"
-    taken: dict[str, Any] = {"classes": names(classes), "size": size}
-    asked = Asked(opened, names(train), tested, taken, features, weights, network, seed, device)
+    taken: dict[str, Any] = {"classes": whole_names(names(classes), opened.card.classes), "size": size}
+    asked = Asked(opened, whole_names(names(train), known), tested, taken, features, weights, network, seed, device)
     options: dict[str, Any] = {
         "method": method, "network": network, "runs": runs, "most": most, "calibrate": calibrate,
         "baseline": baseline, "seed": seed, "device": device,
@@ -151,8 +153,8 @@ def shift(
     if bounds is not None:
         _print_bounds(bounds)
     for line in notes + note_of_shared(opened, shared):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print("Pictures: " + ", ".join(map(str, pictures)), highlight=False, soft_wrap=True)
+        say(line)
+    say("Pictures: " + ", ".join(map(str, pictures)))
     again = f"shiftbed shift {word(dataset)}{_as_asked(classes, size)}"
     sides = "".join(
         f" --{name} {word(value)}" for name, value in (("train", train), ("test", test), ("on", on)) if value
@@ -170,7 +172,7 @@ def _opened(dataset: str, on: Path | None, as_json: bool) -> "MultiDomainDataset
         warnings.simplefilter("always", UserWarning)
         opened = open_dataset(dataset, bar)
     for note in noted if not as_json else ():
-        console.print(str(note.message), highlight=False, markup=False, soft_wrap=True)
+        say(str(note.message))
     return opened if on is None else with_unlabelled(opened, on)
 
 
@@ -237,18 +239,16 @@ def _print(made: "ShiftMeasurement | None", others: "list[ShiftEstimate]") -> No
     console.print(table)
     for one in others:
         for note in one.notes:
-            console.print(f"{one.name}: {note}.", highlight=False, markup=False, soft_wrap=True)
+            say(f"{one.name}: {note}.")
     if made is None:
         return
     if made.accuracy is not None and made.bound is not None:
-        console.print(
+        say(
             f"Held-out examples are told apart with accuracy {made.accuracy.value:.3f} ± "
-            f"{made.accuracy.standard_error or 0:.3f}: their total variation is at least {made.bound:.3f}.",
-            highlight=False,
-            soft_wrap=True,
+            f"{made.accuracy.standard_error or 0:.3f}: their total variation is at least {made.bound:.3f}."
         )
     for note in (*made.notes, *made.diversity.notes, *made.correlation.notes):
-        console.print(f"Note: {note}.", highlight=False, markup=False, soft_wrap=True)
+        say(f"Note: {note}.")
 
 
 def _bounds(run: Path, asked: Asked) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def _print_bounds(bounds: dict[str, Any]) -> None:
         + (", so that they promise nothing." if terms["total"] >= 1 else "."),
     ]
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _pictures(
@@ -325,10 +325,10 @@ def _matrix(
         drawn.append(pictures.heat_map(found, measure, out / f"{name}-{measure}.png"))
     console.print("In brackets: no more than chance gives without shift.", highlight=False)
     if any(one.is_too_wide for cell in found.cells for one in cell.estimates):
-        console.print(f"?: the interval is {WIDE}.", highlight=False, markup=False, soft_wrap=True)
+        say(f"?: the interval is {WIDE}.")
     for line in found.missing:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print("Pictures: " + ", ".join(map(str, drawn)), highlight=False, soft_wrap=True)
+        say(line)
+    say("Pictures: " + ", ".join(map(str, drawn)))
     taken = _as_asked(",".join(asked.taken["classes"]), asked.taken["size"])
     side = f"--on {word(on)}" if on else f"--test {word(found.domains[-1])}"
     next_command(f"shiftbed shift {word(name)} {side}{taken}")

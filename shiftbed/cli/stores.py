@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shiftbed.cli.shared import app, console, names, next_command, plural, word
+from shiftbed.cli.shared import app, console, names, next_command, plural, say, word
 
 Sweep = Annotated[Path, typer.Argument(help="The sweep's folder.")]
 
@@ -50,7 +50,7 @@ def merge(
     made = run(sources, out)
     console.print(f"{plural(made.jobs, 'job')} in {out}, {made.new:,} of them new.", highlight=False, soft_wrap=True)
     for job_id in made.differing[:10]:
-        console.print(f"differs between the sources; one result was kept, always the same: {job_id}", highlight=False)
+        say(f"differs between the sources; one result was kept, always the same: {job_id}")
     next_command(f"shiftbed tables {word(out)}")
 
 
@@ -65,7 +65,7 @@ def import_domainbed(
 
     made = run(folder, out, partial=partial)
     for note in made.notes():
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        say(note)
     console.print(f"{plural(made.jobs, 'job')} in {out}.", highlight=False, soft_wrap=True)
     next_command(f"shiftbed tables {word(out)} --se population")
 
@@ -79,5 +79,5 @@ def export_domainbed(
 
     made = run(folder, out)
     for note in made.notes():
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        say(note)
     console.print(f"{plural(made.jobs, 'run')} in {out}.", highlight=False, soft_wrap=True)

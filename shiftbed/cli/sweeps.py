@@ -18,6 +18,7 @@ from shiftbed.cli.shared import (
     log,
     next_command,
     plural,
+    say,
     show_failures,
     stoppable,
     word,
@@ -230,7 +231,7 @@ def _next(folder: Path) -> None:
     from shiftbed.training.store import LocalStore
 
     if is_sealed(LocalStore(folder)):
-        console.print(sealed(folder), markup=False, highlight=False, soft_wrap=True)
+        say(sealed(folder))
         next_command(f"shiftbed best {word(folder)}", f"shiftbed audit {word(folder)}")
     else:
         next_command(f"shiftbed tables {word(folder)}")

@@ -27,8 +27,10 @@ from shiftbed.cli.shared import (
     next_command,
     one_of,
     parse_overrides,
+    say,
     stop_flag,
     stoppable,
+    with_files,
     word,
 )
 
@@ -53,10 +55,10 @@ def demo(
     folder = out or Path("shiftbed-demo-fast" if fast else "shiftbed-demo")
     page = stoppable(lambda: run_demo(folder, workers, console, FAST if fast else FULL), "the same command")
     console.print(f"That took {time.monotonic() - started:.0f} s.", highlight=False)
-    console.print(f"Open {page.resolve()} in a browser.", highlight=False, soft_wrap=True)
+    say(f"Open {page.resolve()} in a browser.")
     next_command(
-        f"shiftbed figure leaderboard {folder} --out leaderboard.pdf",
-        f"shiftbed best {folder} --test emojione-mono --out my-model",
+        f"shiftbed figure leaderboard {word(folder)} --out leaderboard.pdf",
+        f"shiftbed best {word(folder)} --test emojione-mono --out my-model",
         "shiftbed shift FOLDER          # of your own images: FOLDER/domain/class/image",
         "shiftbed sweep RotatedDigits --algorithms ERM,Mixup --test 0,75 --out mine",
     )
@@ -123,17 +125,15 @@ def train(
         return
     if job.status == "diverged":
         last = "with its last good records" if job.rows else "before its first evaluation"
-        console.print(
-            f"The loss became infinite or not a number at step {job.step}: the job ended as diverged, {last}."
-        )
+        say(f"The loss became infinite or not a number at step {job.step}: the job ended as diverged, {last}.")
     if job.rows:
         console.print(show.job_table(job))
     folder = out / "jobs" / job.id
     kept = bool([*folder.glob("weights*")])
     what = "Records and weights" if kept else "Records (the weights were not kept)"
-    console.print(f"{what}: {folder}", highlight=False, soft_wrap=True)
+    say(f"{what}: {folder}")
     more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
-    files = "".join(f" --code {path}" for path in code or [])
+    files = with_files(code)
     again = [f"shiftbed best {word(out)}{files}"] if not kept and job.status == "done" else []  # which makes them
     sweep = f"shiftbed sweep {word(job.description['dataset'])} --algorithms {quote(more)}{files} --out my-sweep"
     next_command(*again, sweep)

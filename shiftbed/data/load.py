@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 
 from shiftbed.data.dataset import DATASETS, Card, MultiDomainDataset
 from shiftbed.data.pack import file_names, read_card, read_pack
@@ -35,9 +36,16 @@ def _card(name: str, root: str | None) -> Card:
         return DATASETS[name].card
     except UnknownNameError:
         if Path(name).exists():
-            raise DataError(f"{name} is not prepared; run `shiftbed prepare {name}` once, then use its name.") from None
-        known = sorted({*DATASETS, *prepared_names()})
-        raise UnknownNameError(f"There is no dataset '{name}'.{did_you_mean(name, known)}") from None
+            command = f"shiftbed prepare {quote(name)}"
+            raise DataError(f"{name} is not prepared; run `{command}` once, then use its name.") from None
+        raise unknown_dataset(name) from None
+
+
+def unknown_dataset(name: str) -> UnknownNameError:
+    """The error of a name that no dataset has, and no folder here either: which of them was meant, nobody can tell."""
+    known = sorted({*DATASETS, *prepared_names()})
+    folder = f" If it is a folder of yours, it is not in {Path.cwd()}."
+    return UnknownNameError(f"There is no dataset '{name}'.{did_you_mean(name, known)}{folder}")
 
 
 def forget() -> None:

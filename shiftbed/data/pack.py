@@ -361,7 +361,11 @@ def _refusal(refused: list[Refused], report: Path) -> str:
     report.write_text("".join(f"{one.path}\t{one.why}\n" for one in refused))
     shown = "; ".join(f"{one.path}: {one.why}" for one in refused[:SHOWN])
     more = f"; all are listed in {report}" if len(refused) > SHOWN else ""
-    return f"{len(refused)} images cannot be packed ({shown}{more}); repair them, or go on without with --skip-corrupt."
+    images = "1 image" if len(refused) == 1 else f"{len(refused)} images"
+    return (
+        f"{images} cannot be packed ({shown}{more}); repair or remove what is damaged, or run `shiftbed prepare` with "
+        "--skip-corrupt."
+    )
 
 
 def read_card(folder: Path) -> Card:

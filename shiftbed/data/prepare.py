@@ -12,7 +12,7 @@ from shiftbed.data.arrays import check_counts, write_arrays
 from shiftbed.data.dataset import DATASETS, Card, DatasetEntry, MultiDomainDataset
 from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
-from shiftbed.data.load import forget
+from shiftbed.data.load import forget, unknown_dataset
 from shiftbed.data.pack import Refused, image_size, read_card, read_refused, write_pack
 from shiftbed.data.roots import data_root, pack_folder, prepared_names
 from shiftbed.data.writing import full_disk_as_sentence
@@ -70,7 +70,7 @@ def prepare(
             if not Path(name).exists():
                 if Path(name).name != name:
                     raise DataError(f"There is no folder or manifest {name}.") from None
-                raise
+                raise unknown_dataset(name) from None
             made = _prepare_own(Path(name), rename, short_side, size_class, skip_corrupt, on_progress)
         else:
             made = _prepare_known(entry, source, short_side, skip_corrupt, on_progress)
@@ -100,7 +100,8 @@ def _prepare_own(
     card = Card(
         name=name,
         version=fingerprint if short_side is None else f"{fingerprint}-{short_side}px",
-        summary=f"images of {len(listing.classes)} classes in {len(listing.domains)} domains",
+        summary=f"images of {len(listing.classes)} classes in {len(listing.domains)} domain"
+        + ("" if len(listing.domains) == 1 else "s"),
         domains=dict(Counter(one.domain for one in listing.examples)),
         classes=listing.classes,
         size_class=size_class or _guess_size_class(listing),  # type: ignore[arg-type]

@@ -12,9 +12,10 @@ import numpy as np
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut
+from shiftbed.registry import whole_names
 from shiftbed.selection import SELECTIONS, Choice, JobRecords, Selection, tasks_of
 from shiftbed.sweeps.blind import is_sealed, refuse_sealed
-from shiftbed.sweeps.records import finished_jobs
+from shiftbed.sweeps.records import finished_jobs, no_finished_job
 from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.device import find_runtime
 from shiftbed.training.job import Job
@@ -133,11 +134,12 @@ class Everywhere(NamedTuple):
             return words
         values = 100 * np.array(list(self.elsewhere.values()))
         error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+        count = f"mean and standard error over {len(values)} domains of " if error else ""
         looked = ", chosen with labels there" if self.rule.oracle else ""
         of_each = ", ".join(f"{100 * value:.1f} % on {name}" for name, value in self.elsewhere.items())
         return words + (
-            f"\nExpect {values.mean():.1f}{error} % at a new domain: what models of these values had where they did "
-            f"not learn{looked} ({of_each})."
+            f"\nExpect {values.mean():.1f}{error} % at a new domain: {count}what models of these values had where they "
+            f"did not learn{looked} ({of_each})."
         )
 
 
@@ -213,9 +215,13 @@ class Candidates:
         rule = SELECTIONS[selection]
         if rule.reads_test:
             refuse_sealed(folder)
+        finished = list(finished_jobs(LocalStore(Path(folder))))
+        if not finished:
+            raise no_finished_job(folder)
+        test = whole_names(test, {name for job in finished for name in job.description["test_domains"]})
         jobs = [
             job
-            for job in finished_jobs(LocalStore(Path(folder)))
+            for job in finished
             if algorithm in (None, job.description["algorithm"]) and set(test) <= set(job.description["test_domains"])
         ]
         if (algorithm is not None or test) and not jobs:

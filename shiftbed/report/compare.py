@@ -24,6 +24,11 @@ def differences(one: str, two: str) -> list[tuple[str, Any, Any]]:
     (kind, left), (other, right) = (_read(name, as_sweeps) for name in (one, two))
     if kind != other:
         raise ShiftbedError(f"{one} is a {kind} and {two} is a {other}; compare two of a kind.")
+    if kind == "sweep":  # a cell that one of them lacks is one difference, not one in each of its fields
+        left, right = (
+            {cell: row if cell in lacking else row["accuracy"] for cell, row in having.items()}
+            for having, lacking in ((left, right), (right, left))
+        )
     left, right = _flat(left), _flat(right)
     keys = [*left, *(key for key in right if key not in left)]
     return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
@@ -48,9 +53,10 @@ def _read(name: str, as_sweep: bool) -> tuple[str, Any]:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, keys joined by dots; the counts of splits and the like by their names."""
-    if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
-        value = {item["name"]: item for item in value}
+    """Nested tables as one, keys joined by dots; splits and the like by their names, choices by trial."""
+    for name, words in (("name", "{}"), ("trial", "trial {}")):
+        if isinstance(value, list) and all(isinstance(item, dict) and name in item for item in value):
+            value = {words.format(item[name]): item for item in value}
     if not isinstance(value, dict):
         return {prefix: value}
     flat: dict[str, Any] = {}

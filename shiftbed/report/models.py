@@ -10,6 +10,7 @@ from shiftbed.data import MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
 from shiftbed.data.examples import images_in
 from shiftbed.errors import ShiftbedError, StoreError
+from shiftbed.registry import whole_names
 from shiftbed.report.choosing import OF_BLIND
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.training.job import Job
@@ -63,6 +64,7 @@ def _of_dataset(model: Model, folder: Path, dataset: str, domains: Sequence[str]
             "name a dataset of the same classes."
         )
     known = [domain.name for domain in data.domains]
+    domains = whole_names(domains, known)
     for name in domains:
         if name not in known:
             raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")

@@ -62,10 +62,15 @@ def job_table(job: "JobRecords") -> Table:
     if job.description["task"].get("adapt"):
         title += f"\nadaptation: {job.description['task']['adapt']:g} of the test domains seen unlabelled"
     table = Table("split", "role", "accuracy %", "loss", "images", title=title)
+    table.caption = "± standard error over the images of a split"
     for split in job.description["splits"]:
         if split["name"] in last["splits"]:
             result = last["splits"][split["name"]]
-            numbers = (f"{100 * result['accuracy']:.1f}", f"{result['loss']:.3f}", str(result["count"]))
+            accuracy, count = result["accuracy"], result["count"]
+            error = (
+                accuracy * (1 - accuracy) / count
+            ) ** 0.5  # of these images; what another trial has differs by more
+            numbers = (f"{100 * accuracy:.1f} ±{100 * error:.1f}", f"{result['loss']:.3f}", str(count))
             table.add_row(escape(split["name"]), split["role"], *numbers)
     return table
 

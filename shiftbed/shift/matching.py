@@ -29,7 +29,7 @@ def matched(p: Sample, q: Sample, seed: int, *, most: int | None = None) -> tupl
         if len(lone):
             raise DataError(
                 f"'{one.name}' has {one.called(lone)} and '{other.name}' has not; name the classes that both have with "
-                "--classes."
+                f"--classes{f': {one.called(shared)}' if len(shared) else ''}."
             )
     random = np.random.default_rng(seed)
     common = [min(np.sum(side.labels == number) for side in (p, q)) for number in p.classes]

@@ -31,7 +31,7 @@ from shiftbed.sweeps.compaction import (
     write_fewer,
     write_parts,
 )
-from shiftbed.sweeps.records import outcomes
+from shiftbed.sweeps.records import no_finished_job, outcomes
 from shiftbed.sweeps.times import FOLDER, carry_times
 from shiftbed.training.store import LocalStore
 
@@ -76,7 +76,7 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Seq
         gathered = LocalStore(Path(scratch) / "gathered")
         merged = merge([folder], gathered.root)
         if not merged.jobs:
-            raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+            raise no_finished_job(folder)
         if metrics and "accuracy" not in metrics:
             raise StoreError(f"The tables need accuracy, which is not among {', '.join(metrics)}; keep it too.")
         if metrics:

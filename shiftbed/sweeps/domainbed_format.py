@@ -21,7 +21,7 @@ from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.compaction import Loose, add_part, write_parts
-from shiftbed.sweeps.records import finished_jobs
+from shiftbed.sweeps.records import finished_jobs, no_finished_job
 from shiftbed.training.files import Result
 from shiftbed.training.store import LocalStore
 
@@ -259,7 +259,7 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
         store.put_atomic(f"{job.id}/done", b"done")
         done.jobs += 1
     if not done.jobs and not done.left_out:
-        raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+        raise no_finished_job(folder)
     return done
 
 

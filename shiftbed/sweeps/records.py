@@ -59,6 +59,11 @@ def outcomes(store: Store) -> dict[str, str]:
     return found | {job.id: ending(job.id, job.result.done)[0] for job in loose_jobs(store, found, test=False)}
 
 
+def no_finished_job(folder: str | Path) -> StoreError:
+    """The error of a folder that has none."""
+    return StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+
+
 def finished_jobs(store: Store, test: bool | None = None) -> Iterator[JobRecords]:
     """All finished jobs of a store, by id. Whatever order they ran in, wherever, compacted or not, this is the same.
 

@@ -11,7 +11,7 @@ from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
-from shiftbed.registry import listed, one_of
+from shiftbed.registry import listed, one_of, whole_names
 from shiftbed.selection import SELECTIONS, JobRecords
 from shiftbed.sweeps.blind import is_sealed, refuse_sealed, seal
 from shiftbed.sweeps.capacity import MOST_PER_DEVICE, Capacity
@@ -90,10 +90,10 @@ def train(
     for path in listed(code):
         load_code(Path(path))
     draw, trial, steps = int(draw), int(trial), None if steps is None else int(steps)
-    tested = set(listed(test))
+    known = card(str(dataset))
+    tested = set(whole_names(listed(test), known.domains))
     if not tested or draw < 0 or trial < 0:
         raise ShiftbedError("A job tests at least one domain, and its draw and trial are 0 or more.")
-    known = card(str(dataset))
     dataset = known.name
     spec = LeaveOut(tuple([name for name in known.domains if name in tested] + sorted(tested - set(known.domains))))
     runtime = find_runtime(device, deterministic)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from shiftbed.data import card
 from shiftbed.errors import HparamError
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
-from shiftbed.registry import did_you_mean
+from shiftbed.registry import did_you_mean, whole_names
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import Request
 from shiftbed.training.device import Precision
@@ -107,6 +108,13 @@ class SweepWords(BaseModel):
     jobs_per_device: Annotated[int | None, BeforeValidator(parse_jobs_per_device)] = None
     only: Names = ()
 
+    @model_validator(mode="after")
+    def _refuse_vain_words(self) -> "SweepWords":
+        """An address that nothing asks is a forgotten `on`."""
+        if self.address and self.on != "ray":
+            raise HparamError("--address is a Ray cluster's; say --on ray too, or leave --address out.")
+        return self
+
     def request(self) -> Request:
         """The words as a request."""
         design = DESIGNS[self.design]
@@ -119,7 +127,7 @@ class SweepWords(BaseModel):
             algorithms=self.algorithms,
             draws=self.draws or draws,
             trials=self.trials or (1 if one else design.trials),
-            test_domains=self.test,
+            test_domains=whole_names(self.test, [name for one in self.datasets for name in card(one).domains]),
             protocol=self.protocol,
             recipe=self.recipe,
             design=design.name,

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shiftbed.data import card
-from shiftbed.errors import ShiftbedError, StoreError
+from shiftbed.errors import ShiftbedError
 from shiftbed.registry import listed, one_of
 from shiftbed.selection import SELECTIONS, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import planned, planned_designs
-from shiftbed.sweeps.records import Records
+from shiftbed.sweeps.records import Records, no_finished_job
 from shiftbed.tables.estimates import StandardError
 from shiftbed.tables.grids import Grid, grid_text, render_grids
 from shiftbed.tables.missing import MissingJob
@@ -46,7 +46,7 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
     with Records(store, metrics) as records:
         tasks = records.tasks(metrics)
     if not tasks:
-        raise StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+        raise no_finished_job(folder)
     tables = tables_of(tasks, rules, planned(store).values(), se, str(folder))
     return tables if asked else [table for table in tables if not (table.is_empty and table.lacking)]
 

@@ -72,6 +72,16 @@ def test_a_function_s_accuracy_is_predicted_from_labelled_domains():
     assert json.loads(json.dumps(made.to_dict()))["method"] == "atc-mc"
 
 
+def test_a_method_with_one_score_everywhere_names_others():
+    random = np.random.default_rng(0)
+    labelled = {f"noise {noise}": halves(random, 50, noise) for noise in range(1, 6)}
+    given = {"source": halves(random, 50, 1), "domains": labelled}
+    with pytest.raises(
+        DataError, match=r"prediction-score-0.9 cannot .* same score 0.* another --method \(average-conf"
+    ):
+        predict_accuracy(linear, halves(random, 50, 2)[0], method="prediction-score-0.9", **given)
+
+
 def test_a_domain_unlike_the_labelled_ones_is_not_to_be_relied_on():
     random = np.random.default_rng(0)
     source = halves(random, 200, 60)

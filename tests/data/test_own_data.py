@@ -375,7 +375,7 @@ def test_a_repaired_image_is_read_again_and_so_is_one_that_changed(folder, root)
     broken, other = folder / "größe" / "cat" / "image 0.jpg", folder / "größe" / "cat" / "image 1.png"
     whole = broken.read_bytes()
     broken.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="1 images cannot be packed"):
+    with pytest.raises(DataError, match="1 image cannot be packed"):
         prepare(str(folder))
     broken.write_bytes(whole)
     Image.new("RGB", (64, 64)).save(other)

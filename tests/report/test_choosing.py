@@ -46,6 +46,7 @@ def test_a_model_learns_from_all_domains_with_the_values_that_are_best_in_the_me
     assert "learned from all 3 domains (+90%, +80%, -90%), with the values of draw 1" in made.words
     # The mean of 70, 60 and 20, and its standard error: √(700 / 3).
     assert "Expect 50.0 ± 15.3 % at a new domain" in made.words and "20.0 % on -90%" in made.words
+    assert "mean and standard error over 3 domains" in made.words
     model, domain = shiftbed.load(made.weights), shiftbed.data.load("ColoredDigits")["-90%"]
     held_out = next(split for split in made.job.task.splits if split.name == "-90%/out")
     assert held_out.role == "validation"

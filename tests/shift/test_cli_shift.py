@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import shiftbed
-from shiftbed.cli import app
+from shiftbed.cli import app, console
 from shiftbed.cli import shift as cli_shift
 from shiftbed.data import load
 from shiftbed.data.dataset import MultiDomainDataset
@@ -31,6 +31,12 @@ from shiftbed.training.store import LocalStore
 def quick(monkeypatch):
     moments = {"mlp": ratio.Training(1e-2, 32, 1, 20), "mlp-390": ratio.Training(1e-3, 32, 1, 5)}
     monkeypatch.setattr(ratio, "TRAINING", moments)
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    """What is said is tested here, not where its lines end."""
+    monkeypatch.setattr(console, "_width", 400)
 
 
 def call(*arguments: str) -> str:

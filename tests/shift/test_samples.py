@@ -81,7 +81,9 @@ def test_messages_and_notes_name_classes():
     one = sample("a", np.arange(60.0), np.arange(60) % 3, class_names=names)
     two = union([sample("b", np.arange(40.0), np.arange(40) % 2, class_names=names)], "b")
     assert comparable(one, two)[2] == ("left out the class owl, which 'a' has and 'b' has not",)
-    with pytest.raises(DataError, match="'a' has the class owl and 'b' has not; name the classes that both have"):
+    with pytest.raises(
+        DataError, match=r"'a' has the class owl and 'b' has not; name .* --classes: the classes cat, dog"
+    ):
         matched(one, two, 0)
     with pytest.raises(DataError, match="Of the class dog one side has 5 examples"):
         matched(two, two[(two.labels == 0) | (two.inputs[:, 0] < 10)], 0)
