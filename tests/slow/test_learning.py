@@ -50,6 +50,13 @@ def test_erm_follows_colour_in_seven_of_ten_images(found):
     assert not found["ERM", learning.ORACLE, learning.DRAWS].leaves_colour
 
 
+@pytest.mark.xfail(
+    reason="right on 30.1 % of the images, as the paper's, it follows colour on 67.6 %, and 70 are asked"
+)
+def test_so_does_the_erm_that_an_oracle_prefers(found):
+    assert found["ERM", learning.ORACLE, learning.DRAWS].changed > 0.7
+
+
 def test_cheats_are_found_out(found):
     domain = learning.load(learning.COLOURED)[learning.TESTED]
     images, labels = np.asarray(domain.inputs), np.asarray(domain.labels)
