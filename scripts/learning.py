@@ -54,8 +54,8 @@ class Choice(NamedTuple):
 
 
 # Fixed before these trials were looked at; the paper's, 0 to 2, had shown how much the last step varies. Two lines came
-# later: ERM by validation, and VREx with more draws, since five of a weight from 0.1 to 100,000 turned out to be few; its
-# trials with 20 were not looked at before.
+# later: ERM by validation; and VREx with 20 draws, as five of a weight from 0.1 to 100,000 turned out to be few, before
+# any trial with 20 was looked at.
 SIX = (3, 4, 5, 6, 7, 8)
 COLOUR_CHOICES = (
     Choice("ERM", VALIDATION, DRAWS, SIX),
