@@ -109,7 +109,6 @@ class MixStyle(ERM):
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean risk over all examples, with mixed styles in training mode."""
 
-        @torch.compiler.disable  # draws of NumPy are not for it to trace
         def mix(stage: nn.Module, inputs: Any, maps: torch.Tensor) -> torch.Tensor:
             if self.rng.random() >= self.hparams["mixstyle_p"]:
                 return maps

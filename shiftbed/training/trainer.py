@@ -84,7 +84,7 @@ class Trainer:
             return None
         torch._dynamo.config.recompile_limit = 64  # one for each batch size; beyond it steps would run plainly
         for module in self.algorithm.modules():
-            if isinstance(module, FeaturizerModule) and not any(one._forward_hooks for one in module.modules()):
+            if isinstance(module, FeaturizerModule):
                 module.accelerate()
         inside = innermost(self.algorithm)
         if inside is self.algorithm:

@@ -252,6 +252,20 @@ def test_only_our_networks_are_listed_and_timm_is_imported_for_none_of_them(monk
         assert not [line for line in imports if line.split()[1].startswith(("timm", "torchvision", "huggingface"))]
 
 
+def test_a_compiled_network_heeds_hooks_that_come_and_go():
+    # In a process that has compiled another network of its kind, whose code torch uses again without a look at hooks.
+    first, second = made("small"), made("small")
+    x = images("small")
+    plain = first(x)
+    for network in (first, second):
+        network.compile(backend="eager")
+    assert torch.equal(first(x), plain)
+    hook = second.stages[1].register_forward_hook(lambda stage, inputs, maps: 2 * maps)
+    hooked = second(x)
+    hook.remove()
+    assert not torch.allclose(hooked, plain) and torch.equal(second(x), plain)
+
+
 def test_an_unknown_network_is_answered_with_the_nearest_of_ours_and_of_timm():
     with pytest.raises(UnknownNameError, match=r"no network 'mnist-convnett'\. Did you mean mnist-convnet"):
         NETWORKS["mnist-convnett"]
