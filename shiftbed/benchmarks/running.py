@@ -244,13 +244,15 @@ def job_count(part: Part) -> int:
     return cells * (request.draws + (request.trials - 1) * len(request.selections))
 
 
-def done_count(asked: Benchmark, out: str | Path, precision: Precision | None = None) -> int:
-    """How many of a benchmark's jobs are done in a folder."""
+def done_count(
+    asked: Benchmark, out: str | Path, precision: Precision | None = None, device: str | None = None
+) -> int:
+    """How many of a benchmark's jobs are done in a folder, in an arithmetic or in a device's own."""
     store = LocalStore(Path(out))
     ended = outcomes(store) if Path(out).exists() else {}
     if not ended:
         return 0
-    precision = precision or default_precision(find_runtimes()[0])
+    precision = precision or default_precision(find_runtimes(device)[0])
     ids = {job.id for part in _sweep_parts(asked) for job in plan(request_of(part, precision))}
     return len(ids & ended.keys())
 

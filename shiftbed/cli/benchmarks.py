@@ -37,6 +37,7 @@ from shiftbed.errors import ShiftbedError
 if TYPE_CHECKING:
     from shiftbed.benchmarks import Benchmark, Outcome
     from shiftbed.benchmarks.spec import Part
+    from shiftbed.training.device import Precision as Arithmetic
 
 UNITS = {"sweep": "job", "shift": "measurement", "accuracy": "prediction"}
 
@@ -109,7 +110,7 @@ def benchmark(
     )  # fmt: skip
     out = out or Path(f"shiftbed-{whole.name}")
     if dry_run:
-        _plan(asked, out, as_json)
+        _plan(asked, out, one_of(precision, PRECISIONS, "precision"), device, as_json)
         return
 
     def run() -> "Outcome":
@@ -153,14 +154,14 @@ def benchmark(
         next_command(f"shiftbed tables {quote(str(out))}")
 
 
-def _plan(asked: "Benchmark", out: Path, as_json: bool) -> None:
+def _plan(asked: "Benchmark", out: Path, precision: "Arithmetic | None", device: str | None, as_json: bool) -> None:
     """What would run, part by part."""
     from shiftbed.benchmarks import done_count, job_count
 
     counts = {part.name: job_count(part) for part in asked.parts}
     total = sum(counts.values())
     try:
-        done = done_count(asked, out)
+        done = done_count(asked, out, precision, device)
         unknown = ""
     except ShiftbedError as error:  # ids need the data and the initial weights
         done, unknown = 0, f" How many of them are done cannot be said here: {error}"

@@ -106,6 +106,8 @@ def test_a_dry_run_counts_jobs_and_those_that_are_done(folder):
     shown = json.loads(cli(*words).output)
     assert (shown["jobs"], shown["done"]) == (6, 2)
     assert "6 jobs, 2 of them done already." in cli(*words[:-1]).output
+    other = cli(*words[:-1], "--precision", "bf16").output
+    assert "6 jobs, 0 of them done already." in other, "jobs in another arithmetic are other jobs"
 
 
 def test_a_dry_run_needs_neither_data_nor_weights(tmp_path, monkeypatch):
