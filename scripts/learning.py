@@ -55,14 +55,15 @@ class Choice(NamedTuple):
 
 # Fixed before these trials were looked at; the paper's, 0 to 2, had shown how much the last step varies. Two lines came
 # later: ERM by validation; and VREx with 20 draws, as five of a weight from 0.1 to 100,000 turned out to be few, before
-# any trial with 20 was looked at.
+# any trial with 20 was looked at. It had three trials first, whose mean of 40.5 % changed was too near to the bound of
+# 40 to tell; so it has all six, as the others, whatever the last three say.
 SIX = (3, 4, 5, 6, 7, 8)
 COLOUR_CHOICES = (
     Choice("ERM", VALIDATION, DRAWS, SIX),
     Choice("ERM", ORACLE, DRAWS, SIX),
     Choice("IRM", ORACLE, DRAWS, SIX),
     Choice("VREx", ORACLE, DRAWS, SIX),
-    Choice("VREx", ORACLE, MORE_DRAWS, (3, 4, 5)),
+    Choice("VREx", ORACLE, MORE_DRAWS, SIX),
 )
 DOCS = Path(__file__).parent.parent / "docs"
 COLOUR_RECORDS = DOCS / "results" / "ood-bench-six-more-trials"
@@ -268,7 +269,7 @@ def page(kept: dict[str, Any]) -> str:
         "0.1 c + 0.75 (1 − c) of them. So the ERM that an oracle prefers, right on 30 % here and in the paper, follows",
         "colour on 69 %; chosen as it is used, it follows colour on more.",
         "",
-        f"By the paper's own rule, the last step, VREx has {last_steps} % in these three trials of 20 draws.",
+        f"By the paper's own rule, the last step, VREx has {last_steps} % in these trials of 20 draws.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -244,9 +244,7 @@ def job_count(part: Part) -> int:
     return cells * (request.draws + (request.trials - 1) * len(request.selections))
 
 
-def done_count(
-    asked: Benchmark, out: str | Path, precision: Precision | None = None, device: str | None = None
-) -> int:
+def done_count(asked: Benchmark, out: str | Path, precision: Precision | None = None, device: str | None = None) -> int:
     """How many of a benchmark's jobs are done in a folder, in an arithmetic or in a device's own."""
     store = LocalStore(Path(out))
     ended = outcomes(store) if Path(out).exists() else {}
