@@ -350,6 +350,13 @@ def predictions(file: Path) -> str:
     return "\n".join([about, "", *lines])
 
 
+def by_last_step(folders: Sequence[str], algorithms: Sequence[str], steps: Sequence[int]) -> Callable[[Path], str]:
+    """What the oracle finds where colour misleads, if training ends earlier."""
+    paths = [ROOT / FOLDER / folder for folder in folders]
+    script = runpy.run_path(str(ROOT / "scripts" / "last_step.py"))
+    return lambda _: script["page"](paths, "-90%", algorithms, steps)
+
+
 def _text(value: Any) -> str:
     return MISSING if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
@@ -402,6 +409,19 @@ LADDER: list[Study] = [
         "--recipe ood-bench --test=-90% --draws 20",
         "oracle",
     ),
+    ScriptStudy(
+        2,
+        "The same, had training ended earlier",
+        "ood-bench-last-step",
+        "python scripts/last_step.py docs/results/ood-bench-coloredmnist docs/results/ood-bench-six-more-trials "
+        "--domain=-90% --algorithms ERM,IRM,VREx --steps 1000,2000,3000,4000,4500,5001",
+        "docs/results/ood-bench-coloredmnist",
+        by_last_step(
+            ("ood-bench-coloredmnist", "ood-bench-six-more-trials"),
+            ("ERM", "IRM", "VREx"),
+            (1000, 2000, 3000, 4000, 4500, 5001),
+        ),
+    ),
     BenchmarkStudy(
         3,
         "DomainBed's ColoredMNIST",
@@ -422,6 +442,17 @@ LADDER: list[Study] = [
             ("trials", "1"),
         ),
         ("ColoredMNIST",),
+    ),
+    ScriptStudy(
+        3,
+        "The same, had training ended earlier",
+        "domainbed-coloredmnist-last-step",
+        "python scripts/last_step.py docs/results/domainbed-coloredmnist --domain=-90% --algorithms ERM,CORAL,IRM "
+        "--steps 1000,2000,3000,4000,5000,6000,8000,10000",
+        "docs/results/domainbed-coloredmnist",
+        by_last_step(
+            ("domainbed-coloredmnist",), ("ERM", "CORAL", "IRM"), (1000, 2000, 3000, 4000, 5000, 6000, 8000, 10000)
+        ),
     ),
     BenchmarkStudy(4, "All algorithms on EmojiStyles", "builtin-emoji", "builtin-emoji"),
     SUPERVISED,

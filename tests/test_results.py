@@ -19,6 +19,7 @@ from shiftbed.sweeps.plan import plan, remember_plan
 from shiftbed.tables import Estimate
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore
+from tests.made_records import made_job
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "results.py"))
@@ -41,6 +42,21 @@ def test_the_page_says_how_often_the_same_experiment_does_not_agree_with_itself(
 
 def test_the_records_are_small():
     assert sum(file.stat().st_size for file in (ROOT / "docs" / "results").rglob("*") if file.is_file()) < 20e6
+
+
+def test_had_training_ended_earlier_the_oracle_would_have_chosen_then():
+    """Two draws whose order changes after step 10, in two trials; a third trial lacks a draw."""
+
+    def job(draw, trial, early, late):
+        rows = [(step, {"c/in": value - 0.1, "c/out": value}) for step, value in ((10, early), (20, late))]
+        return made_job(draw, rows, trial=trial)
+
+    script = runpy.run_path(str(ROOT / "scripts" / "last_step.py"))
+    jobs = [job(0, 0, 0.4, 0.9), job(1, 0, 0.6, 0.5), job(0, 1, 0.4, 0.7), job(1, 1, 0.8, 0.5), job(0, 2, 1.0, 1.0)]
+    script["whole_trials"].__globals__["finished_jobs"] = lambda store: jobs
+    whole = script["whole_trials"]([Path("sweep")], "c", "ERM")
+    assert whole == jobs[:4]
+    assert [script["found"](whole, "c", step) for step in (10, 19, 20)] == ["60.0† ±10.0", "60.0† ±10.0", "70.0† ±10.0"]
 
 
 def test_every_rung_has_as_many_jobs_as_were_asked_for():
