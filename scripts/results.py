@@ -422,6 +422,14 @@ LADDER: list[Study] = [
             (1000, 2000, 3000, 4000, 4500, 5001),
         ),
     ),
+    ScriptStudy(
+        2,
+        "VREx by a loop of its own, with data drawn anew for every job",
+        "ood-bench-alone",
+        "python docs/results/ood_bench_alone.py MNIST_FOLDER --out docs/results/ood-bench-alone/jobs.json",
+        "docs/results/ood-bench-alone/jobs.json",
+        lambda file: runpy.run_path(str(ROOT / FOLDER / "ood_bench_alone.py"))["page"](file),
+    ),
     BenchmarkStudy(
         3,
         "DomainBed's ColoredMNIST",
