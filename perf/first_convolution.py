@@ -8,19 +8,18 @@ padded to 16 or 32, and multiplies them with all filters at once; maps are writt
 of the filters. The input needs no gradient: it is an image.
 """
 
-import statistics
 from functools import partial
 
 import torch
 import triton
 import triton.language as tl
+from gpu_time import BANDWIDTH, microseconds
 
 PLACES = 128  # of the output, a program and turn
 PROGRAMS = 264  # of the gradient, each of which goes over its share of all places; two for each processor of an H200
 KIND = (
     torch.bfloat16 if torch.cuda.is_available() else torch.float32
 )  # triton's interpreter has no products of bfloat16
-BANDWIDTH = 4.3e12  # bytes a second, read and written, that a copy reaches there
 
 
 @triton.jit
@@ -126,20 +125,6 @@ def check(device: str) -> None:
     print(f"both are right, up to {KIND}'s rounding")
 
 
-def seconds(action) -> float:
-    """The median time of ten calls that are queued together."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(10):
-        start.record()
-        for _ in range(10):
-            action()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / 1e4)
-    return statistics.median(times)
-
-
 def compare() -> None:
     """Forward, and forward and backward, in microseconds, beside the time that the bytes take."""
     weight = torch.randn(64, 2, 3, 3, device="cuda", requires_grad=True)
@@ -149,10 +134,10 @@ def compare() -> None:
         gradient = gradient.to(memory_format=torch.channels_last)
         floor = 1e6 * (gradient.numel() * 2 + x.numel() * 4) / BANDWIDTH
         for name, convolution in (("cuDNN", by_cudnn), ("own", FirstConvolution.apply)):
-            forward = seconds(partial(convolution, x, weight))
-            both = seconds(partial(there_and_back, convolution, x, weight, gradient))
+            forward = microseconds(partial(convolution, x, weight))
+            both = microseconds(partial(there_and_back, convolution, x, weight, gradient))
             print(
-                f"{count} images, {name}: {1e6 * forward:.0f} µs forward, {1e6 * both:.0f} with backward; "
+                f"{count} images, {name}: {forward:.0f} µs forward, {both:.0f} with backward; "
                 f"bytes {floor:.0f} and {2 * floor:.0f}",
                 flush=True,
             )
