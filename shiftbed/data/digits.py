@@ -4,6 +4,9 @@ The construction follows ColoredMNIST and RotatedMNIST of DomainBed, with a seed
 the job that trains on it.
 """
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 import scipy  # its parts load when they are first used
 
@@ -17,12 +20,21 @@ CITATION = "Alpaydin, E. and Kaynak, C. (1998). Optical Recognition of Handwritt
 
 def shuffled_digits(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """The digits as uint8 N×8×8 with their labels, in random order."""
-    from sklearn.datasets import load_digits
+    rows = generator.permutation(_digits())
+    pixels = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return pixels, rows[:, -1].astype(np.int64)
 
-    images, labels = load_digits(return_X_y=True)
-    order = generator.permutation(len(labels))
-    pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return pixels[order], labels[order].astype(np.int64)
+
+def _digits() -> np.ndarray:
+    """Rows of 64 pixels and a label: scikit-learn's file, since to import scikit-learn for it takes a second."""
+    found = find_spec("sklearn")
+    (folder,) = (found and found.submodule_search_locations) or ("",)
+    file = Path(folder, "datasets", "data", "digits.csv.gz")
+    if file.exists():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits  # a version that keeps it elsewhere
+
+    return np.column_stack(load_digits(return_X_y=True))
 
 
 @register(

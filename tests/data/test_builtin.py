@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import ndimage
+from sklearn.datasets import load_digits
 
-from shiftbed.data import DATASETS, Domain, MultiDomainDataset, load
+from shiftbed.data import DATASETS, Domain, MultiDomainDataset, digits, load
 from shiftbed.data.digits import shuffled_digits
 from shiftbed.data.look import CELL, contact_sheet, montage
 from shiftbed.data.mnist import ANGLES, CONSTRUCTION_SEED, DOMAINBED_FLIPS
@@ -55,6 +56,15 @@ def test_a_quarter_of_the_labels_of_coloured_digits_is_flipped():
         [domain.labels != (digits[i::3] < 5) for i, domain in enumerate(load("ColoredDigits").domains)]
     )
     assert abs(flipped.mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / len(flipped))
+
+
+def test_digits_are_scikit_learn_s_and_do_not_import_it(monkeypatch):
+    read = digits._digits()
+    assert np.array_equal(read, np.column_stack(load_digits(return_X_y=True)))
+    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    assert np.array_equal(digits._digits(), read), "of a version that keeps the file elsewhere"
+    code = "import sys; from shiftbed.data import load; load('ColoredDigits'); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize(("name", "expected"), GOLDEN_CONTENT.items())
