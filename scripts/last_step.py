@@ -2,7 +2,8 @@
 
 The oracle looks at the last step. A job of fewer steps would have been the same up to there (rates are constant, and
 position k of a stream does not know how many follow), so that its number is the one of the same records without the
-later ones. Trials that lack draws are left out.
+later ones. Trials that lack draws are left out. It looks at more steps than an oracle may: a study of the rule, not a
+use of it.
 """
 
 import argparse

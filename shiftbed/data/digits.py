@@ -28,8 +28,8 @@ def shuffled_digits(generator: np.random.Generator) -> tuple[np.ndarray, np.ndar
 def _digits() -> np.ndarray:
     """Rows of 64 pixels and a label: scikit-learn's file, since to import scikit-learn for it takes a second."""
     found = find_spec("sklearn")
-    (folder,) = (found and found.submodule_search_locations) or ("",)
-    file = Path(folder, "datasets", "data", "digits.csv.gz")
+    folders = (found and found.submodule_search_locations) or [""]
+    file = Path(folders[0], "datasets", "data", "digits.csv.gz")
     if file.exists():
         return np.loadtxt(file, delimiter=",")
     from sklearn.datasets import load_digits  # a version that keeps it elsewhere

@@ -47,11 +47,11 @@ class FeaturizerModule(nn.Module):
         """Makes it ready for many steps on a GPU."""
         self.compile()
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """As of any module, but with hooks inside it runs plainly: compiled code does not see them come and go."""
         if self._compiled_call_impl is not None and any(module._forward_hooks for module in self.modules()):
-            return self._call_impl(*inputs)
-        return super().__call__(*inputs)
+            return self._call_impl(*inputs, **named)
+        return super().__call__(*inputs, **named)
 
     def train(self, mode: bool = True) -> "FeaturizerModule":
         """As of any module, but batch norms whose statistics are fixed keep using them.
