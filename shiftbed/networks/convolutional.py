@@ -50,9 +50,6 @@ class SmallConv(FeaturizerModule):
         """The three convolutions, each after its ReLU."""
         return [self.maps[2], self.maps[5], self.maps[8]]
 
-    def accelerate(self) -> None:
-        """Leaves it as it is: the compiler takes 20 s and more, and could save a second or two of 1,000 steps."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Features of images in [0, 1]."""
         return self.features(self.maps((x - 0.5) * 4))
