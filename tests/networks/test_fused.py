@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("triton")
 
 # Triton decides when a kernel is defined whether it is compiled or interpreted: so in a process of its own.
-SCRIPT = """
+NORM = """
 import torch
 from torch import nn
 from shiftbed.networks.fused import relu_group_norm
@@ -36,7 +36,46 @@ except RuntimeError as error:
 """
 
 
-def test_values_and_gradients_are_those_of_the_modules_and_a_second_derivative_is_refused():
+# Three images and two programs: one of them has two. The interpreter has no products of bfloat16.
+FIRST = """
+import torch
+from torch import nn
+from shiftbed.networks import fused
+
+torch.manual_seed(0)
+fused.PROGRAMS = 2
+for channels, side in ((1, (9, 7)), (2, (8, 8)), (3, (5, 4))):
+    x, conv, norm = torch.rand(3, channels, *side), nn.Conv2d(channels, 64, 3, padding=1), nn.GroupNorm(8, 64)
+    learned = [*conv.parameters(), *norm.parameters()]
+    for parameter in learned:
+        nn.init.normal_(parameter)
+    expected = norm(torch.relu(conv(x)))
+    found = fused.FirstBlock.apply(x, *learned, 8, norm.eps, torch.float32)
+    probe = torch.randn_like(found)
+    pairs = zip(*([y, *torch.autograd.grad((y * probe).sum(), learned)] for y in (expected, found)))
+    for one, other in pairs:
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+constant = (torch.zeros(64, 3, 3, 3), torch.full((64,), 70.3), *learned[2:])
+flat = fused.FirstBlock.apply(x, *constant, 8, 1e-5, torch.float32)
+assert flat.isfinite().all()
+try:
+    y = fused.FirstBlock.apply(x, *learned, 8, norm.eps, torch.float32)
+    torch.autograd.grad(y.sum(), learned, create_graph=True)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def interpreted(script):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+
+
+def test_values_and_gradients_are_those_of_the_modules_and_a_second_derivative_is_refused():
+    run = interpreted(NORM)
     assert run.stdout.strip() == "The fused group norm has no second derivative.", run.stderr
+
+
+def test_a_first_convolution_in_one_kernel_is_that_of_the_modules():
+    run = interpreted(FIRST)
+    assert run.stdout.strip() == "The fused convolution has no second derivative.", run.stderr
