@@ -200,10 +200,10 @@ def _first_forward(
     k: tl.constexpr, channels: tl.constexpr, size: tl.constexpr, piece: tl.constexpr,
 ):  # fmt: skip
     """One image. Patches outside of it are zero, ones included, and so is all that is computed of them."""
-    n, c, value = tl.program_id(0).to(tl.int64), tl.arange(0, channels)[None, :], tl.arange(0, k)
+    n, c, value = tl.program_id(0).to(tl.int64), tl.arange(0, channels), tl.arange(0, k)
     patches_ptr += n * places * k
     y_ptr += n * places * channels
-    filters = tl.load(filters_ptr + value[:, None] * channels + c)
+    filters = tl.load(filters_ptr + value[:, None] * channels + c[None, :])
     total, square = tl.zeros((piece, channels), tl.float32), tl.zeros((piece, channels), tl.float32)
     for start in range(0, places, piece):
         row = start + tl.arange(0, piece)[:, None]
@@ -211,7 +211,6 @@ def _first_forward(
         x = tl.maximum(tl.dot(patches, filters, input_precision="ieee"), 0.0)
         total += x
         square += x * x
-    c = tl.arange(0, channels)
     mean = _by_group(tl.sum(total, 0), channels, size) / (places * size)
     variance = _by_group(tl.sum(square, 0), channels, size) / (places * size) - mean * mean
     scale = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + eps)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 # Triton decides when a kernel is defined whether it is compiled or interpreted: so in a process of its own.
 NORM = """
@@ -79,3 +79,36 @@ def test_values_and_gradients_are_those_of_the_modules_and_a_second_derivative_i
 def test_a_first_convolution_in_one_kernel_is_that_of_the_modules():
     run = interpreted(FIRST)
     assert run.stdout.strip() == "The fused convolution has no second derivative.", run.stderr
+
+
+# What the interpreter takes and the compiler refuses is more than nothing, and a GPU is not needed to see it.
+SIZES = {"channels": 128, "places": 196, "size": 16, "tile": 64}
+FIRST_SIZES = {"channels": 64, "places": 784, "size": 8, "k": 32, "piece": 32}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes"),
+    [
+        ("_forward", {**SIZES, "rows": 256, "pooled": False}),
+        ("_forward", {**SIZES, "rows": 256, "pooled": True}),
+        ("_backward", {**SIZES, "piece": 16, "pooled": False}),
+        ("_backward", {**SIZES, "piece": 16, "pooled": True}),
+        ("_total", {"width": 384, "columns": 32, "rows": 64}),
+        ("_unfold", {"height": 28, "width": 28, "channels": 2, "k": 32, "piece": 128}),
+        ("_first_forward", FIRST_SIZES),
+        ("_first_backward", FIRST_SIZES),
+    ],
+)
+def test_kernels_compile_for_a_gpu(kernel, sizes, tmp_path, monkeypatch):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from shiftbed.networks import fused
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    function = getattr(fused, kernel)
+    maps = {"x_ptr", "y_ptr", "dy_ptr", "dx_ptr", "patches_ptr", "filters_ptr"}
+    kinds = {"eps": "fp32", "count": "i32", **dict.fromkeys(sizes, "constexpr")}
+    signature = {name: kinds.get(name, "*bf16" if name in maps else "*fp32") for name in function.arg_names}
+    source = ASTSource(function, signature, {(function.arg_names.index(name),): size for name, size in sizes.items()})
+    assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
