@@ -91,12 +91,23 @@ def test_captured_steps_are_the_plain_ones(name, monkeypatch):
     assert np.allclose(*losses, rtol=1e-4)
 
 
+def away_from_kinks(network, x):
+    """Images of which no value is so near to zero that rounding decides whether ReLU lets it pass."""
+    maps, nearest = x.double(), []
+    for conv, relu, norm in network.blocks:
+        maps = conv(maps)
+        nearest.append(maps.detach().abs().amin((1, 2, 3)))
+        maps = norm(relu(maps))
+    return x[torch.stack(nearest).amin(0) > 1e-5]
+
+
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_the_kernels_of_the_mnist_network_are_as_right_as_its_modules(precision):
     plain = networks.Featurizer((2, 28, 28), {"network": "mnist-convnet"}).cuda().to(memory_format=torch.channels_last)
     exact, fused = copy.deepcopy(plain).double(), copy.deepcopy(plain)
     fused.accelerate()
-    x, probe = torch.rand(40, 2, 28, 28, device="cuda"), torch.randn(40, fused.n_outputs, device="cuda")
+    x = away_from_kinks(exact, torch.rand(1000, 2, 28, 28, device="cuda"))[:40]
+    probe = torch.randn(40, fused.n_outputs, device="cuda")
 
     def values(network, x):
         features = network(x)
@@ -107,9 +118,7 @@ def test_the_kernels_of_the_mnist_network_are_as_right_as_its_modules(precision)
         found = [values(network, x) for network in (plain, fused)]
     for right, by_modules, by_kernels in zip(truth, *found, strict=True):
         errors = [float((one.double() - right).detach().norm() / right.norm()) for one in (by_modules, by_kernels)]
-        # A few of five million values lie so near to zero that rounding decides whether ReLU lets them pass; one of
-        # them is 2e-4 of a gradient.
-        assert errors[1] <= 2 * errors[0] + 2e-3
+        assert errors[1] <= 2 * errors[0] + 1e-6
 
 
 def test_steps_with_kernels_of_their_own_learn_as_plain_ones_and_repeat_themselves():
