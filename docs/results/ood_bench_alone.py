@@ -1,15 +1,18 @@
-"""VREx on OoD-Bench's ColoredMNIST by a loop of its own, with nothing of ShiftBed: is it our code?
+"""OoD-Bench's ColoredMNIST by a loop of its own, with nothing of ShiftBed: is it our code, or the data?
 
-    python docs/results/ood_bench_alone.py MNIST_FOLDER --out vrex.json
+    python docs/results/ood_bench_alone.py MNIST_FOLDER --algorithm VREx --data anew --out vrex.json
 
-Colours, label noise and the order of images are drawn anew for every job, from the seed that OoD-Bench gives it.
+`anew` draws colours, label noise and the order of images for every job, from the seed that OoD-Bench gives it; `once`
+draws them a single time for all jobs, as ShiftBed does. A run that was stopped goes on where it was.
 """
 
 import argparse
 import gzip
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +20,60 @@ import torch.nn.functional as F
 from torch import nn
 
 TRIALS, DRAWS, STEPS, EVERY = 3, 20, 5001, 500
+BANDWIDTHS = torch.tensor([1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3])
+
+Pair = Sequence[torch.Tensor]
+
+
+def variance_of_risks(features: Pair, logits: Pair, labels: Pair) -> torch.Tensor:
+    """VREx's penalty."""
+    risks = torch.stack([F.cross_entropy(s, y) for s, y in zip(logits, labels, strict=True)])
+    return ((risks - risks.mean()) ** 2).mean()
+
+
+def gradients_of_scale(features: Pair, logits: Pair, labels: Pair) -> torch.Tensor:
+    """IRM's penalty: the gradient of a scale of the logits on even examples times that on odd ones."""
+
+    def gradient(s: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((s.softmax(1) - F.one_hot(y, 2)) * s).sum(1).mean()
+
+    each = [gradient(s[::2], y[::2]) * gradient(s[1::2], y[1::2]) for s, y in zip(logits, labels, strict=True)]
+    return torch.stack(each).mean()
+
+
+def moments(features: Pair, logits: Pair, labels: Pair) -> torch.Tensor:
+    """CORAL's penalty: between means, and between covariances."""
+    first, second = features
+    return ((first.mean(0) - second.mean(0)) ** 2).mean() + ((first.T.cov() - second.T.cov()) ** 2).mean()
+
+
+def kernel_means(features: Pair, logits: Pair, labels: Pair) -> torch.Tensor:
+    """MMD's penalty: seven Gaussian kernels, each example's kernel with itself among them."""
+
+    def mean(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        squares = ((a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T).clamp(min=1e-30)
+        return sum(torch.exp(-g * squares).mean() for g in BANDWIDTHS)
+
+    first, second = features
+    return mean(first, first) + mean(second, second) - 2 * mean(first, second)
+
+
+class Method(NamedTuple):
+    """A penalty, its weight's name, default and range of powers of ten, and whether the weight is 1 at first."""
+
+    penalty: Callable[[Pair, Pair, Pair], torch.Tensor]
+    name: str
+    default: float
+    powers: tuple[int, int]
+    anneals: bool
+
+
+METHODS = {
+    "VREx": Method(variance_of_risks, "vrex_lambda", 10.0, (-1, 5), True),
+    "IRM": Method(gradients_of_scale, "irm_lambda", 100.0, (-1, 5), True),
+    "CORAL": Method(moments, "mmd_gamma", 1.0, (-1, 1), False),
+    "MMD": Method(kernel_means, "mmd_gamma", 1.0, (-1, 1), False),
+}
 
 
 def seed_of(*words) -> int:
@@ -24,18 +81,20 @@ def seed_of(*words) -> int:
     return int(hashlib.md5(str(words).encode()).hexdigest(), 16) % 2**31
 
 
-def hyperparameters(draw: int, trial: int) -> dict:
-    """DomainBed's values for MNIST; the first draw is its defaults."""
+def hyperparameters(algorithm: str, draw: int, trial: int) -> dict:
+    """DomainBed's values for MNIST; the first draw is its defaults. A weight that does not wait holds from step 0."""
+    method = METHODS[algorithm]
     if draw == 0:
-        return {"weight": 10.0, "anneal": 500, "lr": 1e-3, "batch": 64}
+        return {"weight": method.default, "anneal": 500 if method.anneals else 0, "lr": 1e-3, "batch": 64}
     seed = seed_of(draw, trial)
 
     def uniform(name: str, low: float, high: float) -> float:
         return np.random.RandomState(seed_of(seed, name)).uniform(low, high)
 
+    anneal = int(10 ** uniform(f"{algorithm.lower()}_penalty_anneal_iters", 0, 4)) if method.anneals else 0
     return {
-        "weight": 10 ** uniform("vrex_lambda", -1, 5),
-        "anneal": int(10 ** uniform("vrex_penalty_anneal_iters", 0, 4)),
+        "weight": 10 ** uniform(method.name, *method.powers),
+        "anneal": anneal,
         "lr": 10 ** uniform("lr", -4.5, -2.5),
         "batch": int(2 ** uniform("batch_size", 3, 9)),
     }
@@ -55,10 +114,11 @@ def coloured(images: torch.Tensor, digits: torch.Tensor, seed: int) -> list[tupl
     return domains
 
 
-def trained(data: tuple[torch.Tensor, torch.Tensor], trial: int, draw: int) -> list[dict]:
+def trained(data: tuple[torch.Tensor, torch.Tensor], algorithm: str, anew: bool, trial: int, draw: int) -> list[dict]:
     """One job: at every evaluation accuracy on a tenth of the test domain and on the rest."""
-    seed, how = seed_of("ColoredMNIST_IRM", "VREx", [2], draw, trial), hyperparameters(draw, trial)
-    domains = coloured(*data, seed)
+    how, penalty = hyperparameters(algorithm, draw, trial), METHODS[algorithm].penalty
+    seed = seed_of("ColoredMNIST_IRM", algorithm, [2], draw, trial)
+    domains = coloured(*data, seed if anew else 0)
     torch.manual_seed(seed + 1)
     held, rest = [], []
     for i, (x, y) in enumerate(domains):
@@ -71,16 +131,19 @@ def trained(data: tuple[torch.Tensor, torch.Tensor], trial: int, draw: int) -> l
     for layer in hidden:
         nn.init.xavier_uniform_(layer.weight, gain=2**0.5)
         nn.init.zeros_(layer.bias)
-    network = nn.Sequential(nn.Flatten(), hidden[0], nn.ReLU(), hidden[1], nn.ReLU(), nn.Linear(390, 2))
+    featurizer = nn.Sequential(nn.Flatten(), hidden[0], nn.ReLU(), hidden[1], nn.ReLU())
+    network = nn.Sequential(featurizer, nn.Linear(390, 2))
     rows = []
     for step in range(STEPS):
         if step in (0, how["anneal"]):
             optimizer = torch.optim.Adam(network.parameters(), lr=how["lr"], fused=True)
         picks = [(x[some], y[some]) for x, y in rest[:2] for some in [torch.randint(len(x), (how["batch"],))]]
-        logits = network(torch.cat([x for x, _ in picks])).chunk(2)
-        risks = torch.stack([F.cross_entropy(s, y) for s, (_, y) in zip(logits, picks, strict=True)])
+        labels = [y for _, y in picks]
+        features = featurizer(torch.cat([x for x, _ in picks]))
+        logits = network[1](features).chunk(2)
         weight = how["weight"] if step >= how["anneal"] else 1.0
-        loss = risks.mean() + weight * ((risks - risks.mean()) ** 2).mean()
+        loss = F.cross_entropy(torch.cat(logits), torch.cat(labels))
+        loss = loss + weight * penalty(features.chunk(2), logits, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -115,6 +178,8 @@ def main() -> None:
     """Trains all jobs and writes what their evaluations found."""
     parser = argparse.ArgumentParser()
     parser.add_argument("mnist", type=Path)
+    parser.add_argument("--algorithm", choices=METHODS, default="VREx")
+    parser.add_argument("--data", choices=("anew", "once"), default="anew")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -122,11 +187,11 @@ def main() -> None:
     raw = [gzip.decompress(file.read_bytes()) for file in files]
     images = torch.from_numpy(np.frombuffer(raw[0], np.uint8, offset=16).reshape(-1, 28, 28).copy())
     digits = torch.from_numpy(np.frombuffer(raw[1], np.uint8, offset=8).copy())
-    jobs = []
-    for trial in range(TRIALS):
-        for draw in range(DRAWS):
-            jobs.append({"trial": trial, "draw": draw, "rows": trained((images, digits), trial, draw)})
-            options.out.write_text(json.dumps(jobs))
+    jobs = json.loads(options.out.read_bytes()) if options.out.exists() else []
+    for trial, draw in [(trial, draw) for trial in range(TRIALS) for draw in range(DRAWS)][len(jobs) :]:
+        rows = trained((images, digits), options.algorithm, options.data == "anew", trial, draw)
+        jobs.append({"trial": trial, "draw": draw, "rows": rows})
+        options.out.write_text(json.dumps(jobs))
 
 
 if __name__ == "__main__":
