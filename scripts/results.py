@@ -31,14 +31,13 @@ from shiftbed.sweeps.plan import plan
 from shiftbed.sweeps.records import Records
 from shiftbed.sweeps.times import hours, job_times
 from shiftbed.tables import Grid, boards_against, read_tables, render
-from shiftbed.tables.grids import MISSING, Entry, grid_markdown
+from shiftbed.tables.grids import MISSING, grid_markdown
 from shiftbed.training.device import Precision
 from shiftbed.training.store import LocalStore
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("docs/results")
 PAGE = ROOT / "docs" / "results.md"
-TOTAL = ("", "average")  # how machines are told that a cell is over all domains
 VERB_WORDS = {"selection": "selections", "part": "parts"}
 Kind = tuple[str, str, int]  # setting, algorithm, trial
 HEAD = """# First results, beside the papers
@@ -199,38 +198,15 @@ class BenchmarkStudy(Study):
         used = {self._plan[*job[2:6], tuple(job[6])][1] for job in self._jobs}
         return Counter(kind for kind, precision in self._plan.values() if precision in used)
 
-    def incomplete(self) -> set[str]:
-        """The algorithms that lack jobs of a trial that others of its jobs belong to."""
+    def is_whole(self) -> bool:
+        """Whether no job is missing of a trial that was begun."""
         planned, done = self.planned(), self.done()
-        return {kind[1] for kind, count in planned.items() if 0 < done[kind] < count}
+        return self.path.exists() and not any(0 < done[kind] < count for kind, count in planned.items())
 
     def tables(self) -> list[Grid]:
-        """Our tables beside the paper's; rows in which jobs are missing have no average."""
+        """Our tables beside the paper's."""
         grids = benchmarks.benchmark(self.whole, self.path, train=False, **self.narrowing).grids
-        tables = [grid for grid in grids if "n" in next(iter(grid.data), {})]
-        return [without_average(grid, self.incomplete()) for grid in tables] if self.whole.kind == "sweep" else tables
-
-
-def without_average(grid: Grid, rows: set[str]) -> Grid:
-    """A table whose incomplete rows have no average."""
-    if "Avg" not in grid.columns:
-        return grid
-    place = list(grid.columns).index("Avg")
-    blank = [
-        (name, [Entry(MISSING) if i == place and _plain(name) in rows else entry for i, entry in enumerate(entries)])
-        for name, entries in grid.rows
-    ]
-    missing = [f"Jobs are missing of {', '.join(sorted(rows))}: no average."] if rows else []
-    total = [row.get("domain", row.get("test")) in TOTAL for row in grid.data]
-    data = [
-        row for row, whole in zip(grid.data, total, strict=True) if not whole or _plain(row["algorithm"]) not in rows
-    ]
-    return replace(grid, rows=blank, notes=[*missing, *grid.notes], data=data)
-
-
-def _plain(row: str) -> str:
-    """An algorithm's name without the values that were set by hand."""
-    return row.partition(" (")[0]
+        return [grid for grid in grids if "n" in next(iter(grid.data), {})]
 
 
 def agreement(data: Sequence[dict[str, Any]], decimals: int) -> Iterator[str]:
@@ -297,7 +273,7 @@ class RankStudy(Study):
         rule = "training-domain-validation"
         folders = f"{FOLDER / self.ranked.folder} --selection {rule} --against {FOLDER / self.other.folder}"
         yield f"```text\nshiftbed tables {folders}\n```"
-        if not all(study.path.exists() and not study.incomplete() for study in (self.ranked, self.other)):
+        if not all(study.is_whole() for study in (self.ranked, self.other)):
             yield "Not shown yet: it needs both studies above, whole."
             return
         for grid in boards_against(*(read_tables(study.path, [rule]) for study in (self.ranked, self.other))):

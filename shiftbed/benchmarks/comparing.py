@@ -93,7 +93,8 @@ def compare(benchmark: Benchmark, part: SweepPart, table: Table) -> Grid:
     spread = DESIGNS[part.search.design].spread
     counts = " or ".join(map(str, sorted({number.estimate.n for number in shown if number.estimate}))) or "0"
     caption = f"{table.selection.name}: ours (n = {counts}) and the paper's, mean ± {spread}"
-    return beside(benchmark, part, title, caption, shown, differs, spread, table.notes())
+    left = [f"{words}: run the benchmark again." for words, command in table.unfinished() if command]
+    return beside(benchmark, part, title, caption, shown, differs, spread, [*table.notes(), *left])
 
 
 def paper_board(

@@ -274,7 +274,7 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
         settings = {job.setting for one in precisions for job in plan(request_of(part, one))}
         for table in found:
             if table.about["setting"] in settings and table.selection.name in part.selections:
-                own, paper = _only(table, part), original[part.name]
+                own, paper = _only(table, part).whole_rows(), original[part.name]
                 grids.append(compare(whole, paper, own) if paper.published else own.grid())
                 shown.append((paper, own))
     cited = list(dict.fromkeys(name for part, _ in shown if part.published for name in part.published.tables))
@@ -292,7 +292,14 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
 def _only(table: Table, part: SweepPart) -> Table:
     """A table with the rows of a part alone: parts that differ in their algorithms only share one table."""
     own = {name: cells for name, cells in table.chosen.items() if _belongs(table, name, part)}
-    return replace(table, chosen=own, names={name: table.names[name] for name in own})
+    return replace(
+        table,
+        chosen=own,
+        names={name: table.names[name] for name in own},
+        draws={name: counts for name, counts in table.draws.items() if name in own},
+        missing=tuple(job for job in table.missing if job.algorithm in part.algorithms),
+        missing_pairs=tuple(job for job in table.missing_pairs if job.algorithm in part.algorithms),
+    )
 
 
 def _belongs(table: Table, row: str, part: SweepPart) -> bool:

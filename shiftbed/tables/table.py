@@ -1,7 +1,7 @@
 """A table: results by algorithm and test domain under one selection, with what they rest on."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -96,6 +96,7 @@ class Table:
         lacking: The columns that the selection reads and no job of the setting has.
         se: The standard error's divisor.
         folder: Where the sweep is.
+        unaveraged: The rows that have no average although they could; see `whole_rows`.
     """
 
     about: dict[str, Any]
@@ -111,6 +112,18 @@ class Table:
     lacking: tuple[RecordColumn, ...] = ()
     se: StandardError = "sample"
     folder: str = "DIR"
+    unaveraged: frozenset[str] = frozenset()
+
+    def whole_rows(self) -> "Table":
+        """The same without averages of the rows that lack jobs of a trial that was begun.
+
+        That a cell was chosen from fewer draws than others can be said beside it; an average is cited without that.
+        """
+        lacking = {(job.algorithm, job.trial) for job in self.missing}
+        begun = {(name, trial) for name, cells in self.chosen.items() for trials in cells.values() for trial in trials}
+        return replace(
+            self, unaveraged=frozenset(name for name, trial in begun if (self.names[name], trial) in lacking)
+        )
 
     @property
     def dataset(self) -> str:
@@ -173,6 +186,8 @@ class Table:
         if column != AVERAGE:
             tested, domain = column
             return {trial: one.share(domain) for trial, one in sorted(cells.get(tested, {}).items())}
+        if algorithm in self.unaveraged:
+            return {}
         each = [self.shares(algorithm, column) for column in self.columns]
         trials = sorted(set.intersection(*map(set, each)))
         return {trial: float(np.mean([values[trial] for values in each])) for trial in trials}
@@ -248,6 +263,8 @@ class Table:
         """What a reader must know before comparing rows."""
         mark = f"{ORACLE_MARK} Oracle: chosen with the test domain's labels. " if self.selection.oracle else ""
         notes = [f"{mark}{self.selection.summary}"]
+        if self.unaveraged:
+            notes.append(f"Jobs are missing of {', '.join(sorted(self.unaveraged))}: no average.")
         if self.not_recorded:
             notes.append(
                 f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."
