@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import studies
 from typer.testing import CliRunner
 
 from shiftbed.algorithms import ALGORITHMS
@@ -137,7 +138,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def study(folder, monkeypatch, tmp_path):
     monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "no data"))
-    return SCRIPT["BenchmarkStudy"](3, "Made", str(folder), "domainbed", OPTIONS, ("ColoredMNIST",))
+    return studies.BenchmarkStudy(3, "Made", str(folder), "domainbed", OPTIONS, ("ColoredMNIST",))
 
 
 def test_jobs_and_hours_are_counted(study):
@@ -188,8 +189,8 @@ def cell(ours, error, published, spread, **differs):
 
 def test_agreement_is_within_both_errors_and_of_the_same_experiment_alone():
     rows = [cell(50.0, 1.0, 52.0, 1.0), cell(50.0, 1.0, 52.1, 1.0), cell(1.0, 1.0, 9.0, 1.0, steps="2 here")]
-    counted, agreed = SCRIPT["agreement"](rows, 1)
+    counted, agreed = studies.agreement(rows, 1)
     assert counted == "n: 3 in 3 cells."
     assert agreed == "1 of 2 cells agree with the paper's. Others: ERM, a: 50.0 and 52.1 ± 1.0."
-    _, alone = SCRIPT["agreement"]([cell(50.04, None, 50.0, 0.0, trials="1 here")], 1)
+    _, alone = studies.agreement([cell(50.04, None, 50.0, 0.0, trials="1 here")], 1)
     assert alone == "1 of 1 cells agree with the paper's (ours have no error yet, n = 1)."

@@ -154,24 +154,29 @@ def trained(data: tuple[torch.Tensor, torch.Tensor], algorithm: str, anew: bool,
     return rows
 
 
-def page(file: Path) -> str:
-    """What the oracle finds, had training ended at some steps, as Markdown."""
-    lines = ["| steps | " + " | ".join(f"trial {trial}" for trial in range(TRIALS)) + " | mean |"]
-    lines.append("| ---: |" + " ---: |" * (TRIALS + 1))
-    jobs = json.loads(file.read_bytes())
-    for step in (1000, 2000, 3000, 4000, 4500, 5000):
-        at = [
-            (row["out"], job["draw"], row["in"], job["trial"])
-            for job in jobs
-            for row in job["rows"]
-            if row["step"] == step
-        ]
-        found = [100 * max(one for one in at if one[3] == trial)[2] for trial in range(TRIALS)]
-        error = np.std(found, ddof=1) / TRIALS**0.5
-        lines.append(
-            f"| {step:,} | {' | '.join(f'{one:.1f}†' for one in found)} | {np.mean(found):.1f}† ±{error:.1f} |"
-        )
+def page(folder: Path) -> str:
+    """What the oracle finds, had training ended at some steps, as Markdown; only of trials with all draws."""
+    steps = (1000, 2000, 3000, 4000, 4500, 5000)
+    lines = ["| algorithm | data | trials | " + " | ".join(f"{step:,} steps" for step in steps) + " |"]
+    lines.append("| --- | --- | ---: |" + " ---: |" * len(steps))
+    for file in sorted(folder.glob("*-*.json")):
+        jobs = json.loads(file.read_bytes())
+        trials = range(len(jobs) // DRAWS)
+        cells = [_mean([_oracle(jobs, trial, step) for trial in trials]) for step in steps if trials]
+        if cells:
+            lines.append(" | ".join([f"| {file.stem.replace('-', ' | ')} | {len(trials)}", *cells]) + " |")
     return "\n".join([*lines, "", "† Oracle: chosen with the test domain's labels."])
+
+
+def _oracle(jobs: Sequence[dict], trial: int, step: int) -> float:
+    """Accuracy in percent of the draw that is best on a tenth of the test domain at a step, on the rest of it."""
+    rows = [(row, job["draw"]) for job in jobs if job["trial"] == trial for row in job["rows"] if row["step"] == step]
+    return 100 * max((row["out"], draw, row["in"]) for row, draw in rows)[2]
+
+
+def _mean(found: Sequence[float]) -> str:
+    error = f" ±{np.std(found, ddof=1) / len(found) ** 0.5:.1f}" if len(found) > 1 else ""
+    return f"{np.mean(found):.1f}†{error}"
 
 
 def main() -> None:
