@@ -191,5 +191,5 @@ def test_what_domainbed_did_not_train_is_no_command_of_ours(tmp_path):
     write(tmp_path / "sweep" / "one", [row((0,), 0, 0, 0, {})], done=True)
     import_domainbed(tmp_path / "sweep", tmp_path / "store")
     (table,) = read_tables(tmp_path / "store", ["domain-cross-validation"])
-    assert len(table.missing_pairs) == 2 and not table.grid().commands
+    assert len(table.needed) == 2 and not table.grid().commands
     assert any(note.endswith("draw 0): run them there and import again.") for note in table.notes())

@@ -16,6 +16,7 @@ from scipy import stats
 
 from shiftbed.errors import UnknownNameError
 from shiftbed.selection import SELECTIONS, JobRecords
+from shiftbed.sweeps.designs import DESIGNS
 from shiftbed.tables import (
     AVERAGE,
     Estimate,
@@ -28,6 +29,8 @@ from shiftbed.tables import (
     render,
 )
 from shiftbed.tables.grids import Entry, Grid, command_lines, grid_text, latex_escaped
+from shiftbed.tables.missing import MissingJob, sweep_command
+from shiftbed.training.recipes import recipe
 from shiftbed.training.store import LocalStore
 
 DOMAINS = ("north", "south", "far-away-island")
@@ -458,12 +461,12 @@ def test_domain_cross_validation_reads_pairs_which_have_no_table_of_their_own():
     assert table.estimate("ERM", only("north")).mean == 100, "draw 1, which training-domain validation refuses"
     beside = as_rows([table])[0]["chosen"][0]["beside"]
     assert len(beside) == 2
-    assert not table.missing_pairs
+    assert not table.needed
 
 
 def test_missing_pairs_are_named_with_the_protocol_that_runs_them():
     table = table_of(full_sweep(), "domain-cross-validation")
-    assert len(table.missing_pairs) == 2 * 3 * 3 * 2
+    assert len(table.needed) == 2 * 3 * 3 * 2
     text = " ".join(as_text(table).replace("\\\n", "").split())
     assert "36 needed jobs have not finished (CORAL on north and far-away-island: trials 0 to 2, draws 0 to 1;" in text
     assert "--protocol=leave-pair-out" in text
@@ -478,6 +481,31 @@ def test_leaks_and_incomplete_algorithms_are_marked():
     assert "which DomainBed asks for: ERM." in as_text(table_of(both))
     jobs = [record("EoA", "north", 0, 0, 0.9, 0.3)]
     assert "Registered without" not in as_text(table_of(jobs))
+
+
+def command_of(*changes, own="", dataset="ColoredDigits"):
+    """The command that runs a missing job of a setting with such changes of its description."""
+    how = recipe("quick", "ColoredDigits", steps=20).model_dump()
+    about = {"dataset": dataset, "recipe": how, "overrides": {}, "task": {"kind": "leave-out", "test": ["-90%"]}}
+    for path, value in changes:
+        place = about
+        for name in path[:-1]:
+            place = place[name]
+        place[path[-1]] = value
+    jobs = [MissingJob("IRM", ("-90%",), 0, 1, own), MissingJob("ERM", ("-90%",), 0, 1)]
+    return sweep_command(about, jobs, "DIR", DESIGNS["redraw"], "oracle")
+
+
+def test_the_command_for_missing_jobs_says_all_that_was_set_by_hand():
+    words = shlex.split(command_of())
+    assert not [word for word in words if word.startswith(("--set", "--adapt", "--selection"))]
+    words = shlex.split(command_of((["overrides", "lr"], 0.1), (["task", "adapt"], 0.3), own='{"irm_lambda":5.0}'))
+    assert {"--set=lr=0.1", "--set=irm_lambda=5.0", "--adapt=0.3"} <= set(words)
+
+
+def test_there_is_no_command_where_the_sweep_has_no_words_for_it():
+    assert command_of((["recipe", "network"], "resnet18")) is None
+    assert command_of((["overrides", "irm_lambda"], 1.0), own='{"irm_lambda":5.0}') is None
 
 
 def test_a_comparison_with_erm_has_its_p_value_and_n():
@@ -563,6 +591,35 @@ def test_a_winner_that_is_only_repeated_is_no_unfair_cell():
     assert "Not yet fair" not in as_text(table) and "Search design search-once" in as_text(table)
     (redrawn,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned(jobs, "redraw"))
     assert "Not yet fair" in as_text(redrawn)
+
+
+@pytest.mark.parametrize("design", ["search-once", "groups"])
+def test_a_rule_reports_its_own_winner_in_every_trial_of_two_stages(design):
+    # Validation chooses draw 1 and the oracle draw 2. In the other trials draw 2 validates better: it must not count.
+    search = [record("ERM", "north", 0, d, 0.5 + 0.1 * (d == 1), 0.6, held_out=0.6 + 0.2 * (d == 2)) for d in range(3)]
+    again = [record("ERM", "north", t, d, 0.4 + 0.2 * d, 0.3 * d, held_out=0.9) for t in (1, 2) for d in (1, 2)]
+    rules = [SELECTIONS["training-domain-validation"], SELECTIONS["oracle"]]
+    jobs = [*search, *again]
+    tables = make_tables(jobs, rules, planned(jobs, design))
+    draws = [[one.choice.draw for one in table.chosen["ERM"][("north",)].values()] for table in tables]
+    assert draws == [[1, 1, 1], [2, 2, 2]]
+    assert not any(table.needed for table in tables)
+
+
+def test_a_rule_whose_winner_was_not_trained_again_has_one_trial_and_says_what_it_needs():
+    search = [record("ERM", "north", 0, d, 0.5 + 0.1 * (d == 1), 0.6, held_out=0.6 + 0.2 * (d == 2)) for d in range(3)]
+    jobs = [*search, *(record("ERM", "north", trial, 1, 0.5, 0.6) for trial in (1, 2))]
+    (table,) = make_tables(jobs, [SELECTIONS["oracle"]], planned(jobs, "search-once"))
+    assert table.estimate("ERM", only("north")).n == 1
+    text = " ".join(as_text(table).replace("\\\n", "").split())
+    assert "2 needed jobs have not finished (ERM on north: trials 1 to 2, draw 2)" in text
+    assert "--design=search-once --selection=oracle" in text
+
+
+def test_a_winner_of_an_earlier_and_smaller_search_no_longer_counts():
+    jobs = [*searched_once(), record("ERM", "north", 0, 3, 0.9, 0.6)]  # which wins now, and was not trained again
+    (table,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned(jobs, "search-once"))
+    assert [one.choice.draw for one in table.chosen["ERM"][("north",)].values()] == [3]
 
 
 def test_groups_print_a_standard_deviation():

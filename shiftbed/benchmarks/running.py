@@ -298,7 +298,7 @@ def _only(table: Table, part: SweepPart) -> Table:
         names={name: table.names[name] for name in own},
         draws={name: counts for name, counts in table.draws.items() if name in own},
         missing=tuple(job for job in table.missing if job.algorithm in part.algorithms),
-        missing_pairs=tuple(job for job in table.missing_pairs if job.algorithm in part.algorithms),
+        needed=tuple(job for job in table.needed if job.algorithm in part.algorithms),
     )
 
 

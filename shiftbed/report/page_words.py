@@ -151,9 +151,11 @@ def more_trials(table: Table) -> str | None:
     draws = max(most for _, most in table.draws.values())
     tested = dict.fromkeys(together for together, _ in table.columns)
     jobs = [
-        MissingJob(table.names[name], domains, trials - 1, draws - 1) for name in table.algorithms for domains in tested
+        MissingJob(table.names[name], domains, trials - 1, draws - 1, table.by_hand_of(name))
+        for name in table.algorithms
+        for domains in tested
     ]
-    return sweep_command(table.about, jobs, table.folder, table.design)
+    return sweep_command(table.about, jobs, table.folder, table.design, table.selection.name)
 
 
 def citations(subject: Subject, shift: bool) -> list[tuple[str, str]]:

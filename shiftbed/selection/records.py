@@ -114,6 +114,13 @@ class TaskRecords:
                 array[place, : len(rows)] = [[_read(row["splits"], name, metric) for name in names] for row in rows]
         return cls([job.description for job in ordered], [job.status for job in ordered], splits, steps, values)
 
+    def only(self, rows: Sequence[int]) -> "TaskRecords":
+        """The same with some of its jobs, by their rows in order."""
+        kept = list(rows)
+        values = {metric: array[kept] for metric, array in self.values.items()}
+        abouts, statuses = [self.abouts[row] for row in kept], [self.statuses[row] for row in kept]
+        return TaskRecords(abouts, statuses, self.splits, self.steps[kept], values)
+
     @property
     def tested(self) -> tuple[str, ...]:
         """The domains that the task tests."""

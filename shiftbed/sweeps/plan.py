@@ -230,6 +230,7 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
                 "draw": job.draw,
                 "trial": job.trial,
                 "setting": job.setting,
+                **({"own_overrides": own} if (own := job.own_overrides) else {}),
                 **named,
             }
             for job in jobs

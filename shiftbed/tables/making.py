@@ -11,7 +11,7 @@ from typing import Any, get_args
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.registry import listed, one_of
-from shiftbed.selection import SELECTIONS, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
+from shiftbed.selection import SELECTIONS, Choice, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import planned, planned_designs
@@ -159,11 +159,14 @@ class Setting:
     def table(self, selection: Selection) -> Table:
         """The table of one selection."""
         chosen: dict[str, dict[Tested, dict[int, Chosen]]] = {label: {} for label in sorted(self.names)}
-        for task in self.tasks:
+        needed: set[MissingJob] = set()
+        for every in self.tasks:
+            task = self._repeated(every, selection) if self.design.two_stages else every
             for cell, choice in selection.choices(task, self.companions).items():
                 trials = chosen[self.variants[cell.variant]].setdefault(task.tested, {})
                 trials[cell.trial] = Chosen(task, choice)
-        pairs = {job for task in self.tasks if selection.needs_pairs for job in _missing_pairs(task, self.companions)}
+            needed |= set(_missing_pairs(task, self.companions)) if selection.needs_pairs else set()
+            needed |= set(self._not_repeated(task, selection)) if self.design.two_stages else set()
         is_empty = not any(chosen.values())
         lacks = [set(selection.lacking(task, self.companions)) for task in self.tasks if is_empty]
         return Table(
@@ -176,11 +179,36 @@ class Setting:
             design=self.design,
             intervals=tuple(self.intervals),
             missing=tuple(sorted(self.missing)),
-            missing_pairs=tuple(sorted(pairs)),
+            needed=tuple(sorted(needed)),
             lacking=tuple(sorted(set.intersection(*lacks), key=str)) if is_empty else (),
             se=self.se,
             folder=self.folder,
         )
+
+    def _repeated(self, task: TaskRecords, selection: Selection) -> TaskRecords:
+        """A task whose other trials have the winners of the first one alone, as this rule chose them.
+
+        In a search of two stages those of several rules, or of an earlier and smaller search, may have been trained
+        again. They must not compete: the one of an oracle would win in a row that no oracle chose.
+        """
+        winners = self._winners(task, selection)
+        rows = []
+        for row, (cell, draw) in enumerate(task.keys):
+            winner = winners.get(cell.variant)
+            same = winner is not None and (winner.draw, winner.hparams) == (draw, task.abouts[row]["hparams"])
+            rows += [row] if cell.trial == 0 or same else []
+        return task.only(rows) if rows else task
+
+    def _winners(self, task: TaskRecords, selection: Selection) -> dict[Variant, Choice]:
+        chosen = selection.choices(task, self.companions)
+        return {cell.variant: choice for cell, choice in chosen.items() if cell.trial == 0}
+
+    def _not_repeated(self, task: TaskRecords, selection: Selection) -> Iterable[MissingJob]:
+        """The winners of a rule that were not trained in a trial that other jobs of the setting have."""
+        trials = {about["trial"] for one in self.tasks for about in one.abouts} - {0}
+        for variant, winner in self._winners(task, selection).items():
+            for trial in trials - {cell.trial for cell in task.cells if cell.variant == variant}:
+                yield MissingJob(variant.algorithm, task.tested, trial, winner.draw, variant.by_hand)
 
 
 def _domains(tasks: Sequence[TaskRecords]) -> list[str]:
@@ -193,7 +221,8 @@ def _domains(tasks: Sequence[TaskRecords]) -> list[str]:
 
 
 def _missing(row: dict[str, Any]) -> MissingJob:
-    return MissingJob(row["algorithm"], tuple(row["test_domains"]), row["trial"], row["draw"])
+    by_hand = Variant.of({"revision": 0, **row}).by_hand
+    return MissingJob(row["algorithm"], tuple(row["test_domains"]), row["trial"], row["draw"], by_hand)
 
 
 def _missing_pairs(task: TaskRecords, companions: Companions) -> Iterable[MissingJob]:
@@ -203,7 +232,7 @@ def _missing_pairs(task: TaskRecords, companions: Companions) -> Iterable[Missin
         tested = tuple(sorted((*task.tested, domain), key=order.index))
         for cell, draw in task.keys:
             if pair is None or (cell, draw) not in pair.rows:
-                yield MissingJob(cell.variant.algorithm, tested, cell.trial, draw)
+                yield MissingJob(cell.variant.algorithm, tested, cell.trial, draw, cell.variant.by_hand)
 
 
 def _labels(variants: Iterable[Variant]) -> dict[Variant, str]:

@@ -1,12 +1,15 @@
 """Jobs that a table lacks, and the command that runs them."""
 
+import json
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from shiftbed.errors import ShiftbedError
+from shiftbed.hashing import canonical
 from shiftbed.sweeps.designs import REDRAW, Design
-from shiftbed.training.recipes import recipe_names
+from shiftbed.training.recipes import recipe, recipe_names
 
 NAMED = 4
 PROTOCOLS = {  # kind of task, number of domains tested together, grouped, whole
@@ -24,6 +27,7 @@ class MissingJob(NamedTuple):
     tested: tuple[str, ...]
     trial: int
     draw: int
+    by_hand: str = ""  # what of the algorithm's own was set by hand, as JSON
 
 
 def named_jobs(jobs: Iterable[MissingJob]) -> str:
@@ -53,29 +57,57 @@ def was_imported(about: dict[str, Any]) -> bool:
     return about["recipe"]["name"] not in recipe_names()
 
 
-def sweep_command(about: dict[str, Any], jobs: Sequence[MissingJob], folder: str, design: Design) -> str | None:
-    """The command that runs missing jobs, or None where there is none or the jobs do not tell their protocol.
+def sweep_command(
+    about: dict[str, Any], jobs: Sequence[MissingJob], folder: str, design: Design, selection: str
+) -> str | None:
+    """The command that runs missing jobs, or None where no words of `shiftbed sweep` do, or they cannot be told.
 
     Args:
         about: The description of a finished job of the same setting.
         jobs: The jobs that are missing.
         folder: The sweep's folder.
         design: How hyperparameters are searched; where values are stated, only the first command knows them.
+        selection: Whose winners are trained again, in a design of two stages.
     """
     task = about["task"]
     kind, grouped, whole = task["kind"], bool(task.get("grouped")), bool(task.get("whole"))
     tested = list(dict.fromkeys(name for job in jobs for name in job.tested))
     protocol = PROTOCOLS.get((kind, max(len(job.tested) for job in jobs), grouped, whole))
-    recipe = about["recipe"]
-    if protocol is None or design.name == "groups" or was_imported(about):
+    how = about["recipe"]
+    by_hand = _set_by_hand(about, jobs)
+    if protocol is None or design.name == "groups" or was_imported(about) or by_hand is None or _has_own_fields(about):
         return None
     words = ["shiftbed", "sweep", about["dataset"]]
     words.append(f"--algorithms={','.join(sorted({job.algorithm for job in jobs}))}")
     words.append(f"--test={','.join(tested)}")
     words += [f"--draws={1 + max(job.draw for job in jobs)}", f"--trials={1 + max(job.trial for job in jobs)}"]
     words += [f"--design={design.name}"] if design.name != REDRAW else []
+    words += [f"--selection={selection}"] if design.two_stages else []
     words += [f"--protocol={protocol}"] if protocol != "leave-one-domain-out" else []
-    words += [f"--recipe={recipe['name']}", f"--steps={recipe['steps']}"]
-    words += [f"--precision={recipe['precision']}"] if "precision" in recipe else []
-    words += [f"--set={name}={value}" for name, value in about["overrides"].items()]
+    words += [f"--recipe={how['name']}", f"--steps={how['steps']}"]
+    words += [f"--precision={how['precision']}"] if "precision" in how else []
+    words += [f"--set={name}={value}" for name, value in by_hand.items()]
+    words += [f"--adapt={task['adapt']}"] if task.get("adapt") else []
     return shlex.join([*words, f"--out={folder}"])
+
+
+def _set_by_hand(about: dict[str, Any], jobs: Sequence[MissingJob]) -> dict[str, Any] | None:
+    """The hyperparameters that were set by hand; None where jobs of one sweep have another value than others."""
+    each = {(job.algorithm, job.by_hand) for job in jobs}
+    values: dict[str, Any] = dict(about["overrides"])
+    for name, value in (pair for _, own in each for pair in json.loads(own or "{}").items()):
+        if values.setdefault(name, value) != value:
+            return None
+    return values if len(each) == len({algorithm for algorithm, _ in each}) else None
+
+
+def _has_own_fields(about: dict[str, Any]) -> bool:
+    """Whether fields of the recipe were set that `shiftbed sweep` has no word for."""
+    given = about["recipe"]
+    try:
+        usual = recipe(given["name"], about["dataset"]).model_dump()
+    except ShiftbedError:  # a dataset that is not here
+        return False
+    spoken = ("steps", "precision", "summary", "evaluate_every")  # of which the last does not make another job
+    compared = [name for name in usual if name in given and name not in spoken]
+    return any(canonical(given[name]) != canonical(usual[name]) for name in compared)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shiftbed.protocols import Fixed, Flexible, TargetTrained
-from shiftbed.selection import Choice, Selection, TaskRecords, own_rule
+from shiftbed.selection import Choice, Selection, TaskRecords, Variant, own_rule
 from shiftbed.selection import Column as RecordColumn
 from shiftbed.selection.evidence import ELSEWHERE, PAIR
 from shiftbed.sweeps.designs import REDRAW, Design
@@ -92,7 +92,7 @@ class Table:
         design: How hyperparameters were searched.
         intervals: The evaluation intervals of its jobs.
         missing: The jobs that were planned and have not finished.
-        missing_pairs: The jobs that test two domains and that the selection needs.
+        needed: Other jobs that the selection needs: those that test two domains, or winners trained again.
         lacking: The columns that the selection reads and no job of the setting has.
         se: The standard error's divisor.
         folder: Where the sweep is.
@@ -108,7 +108,7 @@ class Table:
     design: Design
     intervals: tuple[int, ...]
     missing: tuple[MissingJob, ...] = ()
-    missing_pairs: tuple[MissingJob, ...] = ()
+    needed: tuple[MissingJob, ...] = ()
     lacking: tuple[RecordColumn, ...] = ()
     se: StandardError = "sample"
     folder: str = "DIR"
@@ -250,11 +250,11 @@ class Table:
             own = [job for job in own if job.tested == column[0]]
         if own:
             return f"not finished: {named_jobs(own)}"
-        pairs = [job for job in self.missing_pairs if job.algorithm == self.names[algorithm]]
+        needed = [job for job in self.needed if job.algorithm == self.names[algorithm]]
         if column != AVERAGE:
-            pairs = [job for job in pairs if set(column[0]) <= set(job.tested)]
-        if pairs:
-            return f"not run: {named_jobs(pairs)}"
+            needed = [job for job in needed if set(column[0]) <= set(job.tested)]
+        if needed:
+            return f"not run: {named_jobs(needed)}"
         if column == AVERAGE:
             return "no trial has every domain"
         return "never planned" if algorithm not in self.draws else "no finished job competes"
@@ -311,11 +311,11 @@ class Table:
     def unfinished(self) -> list[tuple[str, str | None]]:
         """What is missing, in words, with the command that runs it where it is known."""
         found = []
-        for jobs, what in ((self.missing, "planned"), (self.missing_pairs, "needed")):
+        for jobs, what in ((self.missing, "planned"), (self.needed, "needed")):
             if jobs:
                 count = f"1 {what} job has" if len(jobs) == 1 else f"{len(jobs)} {what} jobs have"
                 words = f"{count} not finished ({named_jobs(jobs)})"
-                found.append((words, sweep_command(self.about, jobs, self.folder, self.design)))
+                found.append((words, sweep_command(self.about, jobs, self.folder, self.design, self.selection.name)))
         return found
 
     def grid(self) -> Grid:
@@ -344,6 +344,11 @@ class Table:
     def row_name(self, algorithm: str) -> str:
         """The row's name, marked where the selection leaks to its algorithm."""
         return f"{algorithm} {LEAK_MARK}" if self.leaks[algorithm] else algorithm
+
+    def by_hand_of(self, algorithm: str) -> str:
+        """What of a row's algorithm was set by hand, as JSON."""
+        one = next((one for cells in self.chosen[algorithm].values() for one in cells.values()), None)
+        return "" if one is None else Variant.of(one.about).by_hand
 
     def _cell_text(self, estimate: Estimate | None, usual: int) -> str:
         if estimate is None:

@@ -63,6 +63,11 @@ class Job:
         about = _json(self.dataset, self.version)[1:-1], self.recipe.setting, canonical(by_hand) if by_hand else b"{}"
         return _setting(b",".join(about), self.spec)
 
+    @property
+    def own_overrides(self) -> dict[str, Value]:
+        """The algorithm's own hyperparameters that were set by hand."""
+        return self._set_by_hand(own=True)
+
     def _set_by_hand(self, own: bool) -> dict[str, Value]:
         """The overrides of the algorithm's own hyperparameters, or of those all algorithms share."""
         if not self.overrides:
@@ -104,7 +109,7 @@ class Job:
             "trial": self.trial,
             "hparams": dict(self.hparams),
             "overrides": self._set_by_hand(own=False),
-            "own_overrides": self._set_by_hand(own=True),
+            "own_overrides": self.own_overrides,
             "setting": self.setting,
             "recipe": self.recipe.model_dump(),
             "numerics": self.recipe.precision,

@@ -1,6 +1,8 @@
 """The commands of sweeps, as a person meets them."""
 
 import json
+import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +53,20 @@ def half_done(tmp_path):
     remember_plan(jobs, store)
     finish(store, jobs[0], seconds=60.0)
     return store, jobs[1]
+
+
+def test_the_command_that_tables_print_runs_the_job_that_is_missing(shiftbed, tmp_path):  # noqa: F811
+    store = LocalStore(tmp_path / "s")
+    asked = Request("ColoredDigits", ["IRM"], draws=2, test_domains=["-90%"], overrides={"irm_lambda": 5.0})
+    jobs = plan(replace(asked, fields={"steps": 2, "precision": "float32"}))
+    remember_plan(jobs, store)
+    finish(store, jobs[0])
+    (table,) = read_tables(store.root, ["training-domain-validation"])
+    ((_, command),) = table.grid().commands
+    _, *words = shlex.split(command)
+    assert "2 jobs done." in shiftbed(*words).out
+    (table,) = read_tables(store.root, ["training-domain-validation"])
+    assert table.algorithms == ["IRM (irm_lambda = 5.0)"] and not table.missing
 
 
 def test_a_dry_run_tells_hours_disk_and_warnings(shiftbed, half_done):  # noqa: F811
