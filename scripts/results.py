@@ -189,6 +189,14 @@ LADDER: list[Study] = [
             ("domainbed-coloredmnist",), ("ERM", "CORAL", "IRM"), (1000, 2000, 3000, 4000, 5000, 6000, 8000, 10000)
         ),
     ),
+    BenchmarkStudy(
+        3,
+        "The same with ranges as in the authors' code",
+        "domainbed-as-coded",
+        "docs/results/domainbed-as-coded.yaml",
+        (("trials", "1"),),
+        ("ColoredMNIST",),
+    ),
     BenchmarkStudy(4, "All algorithms on EmojiStyles", "builtin-emoji", "builtin-emoji"),
     SUPERVISED,
     SCRATCH,

@@ -144,6 +144,22 @@ def test_external_dataset_takes_the_draw_that_is_best_elsewhere_and_its_best_ste
     assert choose("external-dataset", JOBS, JOBS) is None, "the dataset itself is no other"
 
 
+def test_another_dataset_counts_as_it_was_trained_here_and_not_in_other_ways():
+    def there(scores, setting, **about):
+        rows = [[(10, {"a/out": score, "b/out": score})] for score in scores]
+        return [made_job(d, row, dataset="Other", setting=setting, **about) for d, row in enumerate(rows)]
+
+    here = [made_job(draw, [(10, {"a/out": 0.5, "b/out": 0.5})]) for draw in range(2)]
+    usual = there((0.9, 0.8), "as here")
+    assert choose("external-dataset", here, usual)[0] == 0
+    by_hand = there((0.1, 0.9), "by hand", overrides={"lr": 9.0})
+    shorter = there((0.1, 0.9), "shorter", recipe={"name": "quick", "steps": 1, "evaluate_every": 1})
+    for more in (by_hand, shorter):
+        assert choose("external-dataset", here, [*usual, *more])[0] == 0
+    assert choose("external-dataset", here, shorter)[0] == 1, "a recipe may take other steps on another dataset"
+    assert choose("external-dataset", here, by_hand) is None
+
+
 def test_own_follows_what_an_algorithm_registers(monkeypatch):
     monkeypatch.setitem(ALGORITHMS._entries, "SWAD", ALGORITHMS["SWAD"]._replace(selection="last-step"))
     rows = [(10, 0.9, 0.9, 0, 0), (30, 0.6, 0.6, 0, 0)]

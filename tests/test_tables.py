@@ -7,6 +7,7 @@ import math
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -435,6 +436,15 @@ def test_a_column_that_was_not_recorded_is_not_called_a_missing_job():
     assert table.is_empty and not table.missing
     assert "reads validation/all/accuracy, which these jobs do not have" in " ".join(as_text(table).split())
     assert table.why_empty("ERM", AVERAGE) == "not recorded: validation/all/accuracy"
+
+
+@pytest.mark.parametrize("rule", ["training-domain-validation", "oracle", "worst-domain-validation"])
+def test_jobs_that_all_diverged_before_a_record_are_called_that(rule):
+    jobs = [replace(record("ERM", "north", 0, draw, 0, 0), status="diverged", rows=[]) for draw in range(2)]
+    table = table_of(jobs, rule)
+    assert table.is_empty and not table.lacking
+    assert "No number: no finished job competes; those that diverged do not." in " ".join(as_text(table).split())
+    assert table_of(jobs, "external-dataset").is_empty
 
 
 def pairs_of(jobs, value):

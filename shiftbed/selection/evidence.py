@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -29,9 +28,9 @@ class Companions:
 
     def __init__(self, tasks: Sequence[TaskRecords] = ()) -> None:
         self._pairs: dict[tuple[str, frozenset[str]], TaskRecords] = {}
-        self._elsewhere: dict[tuple[Any, ...], dict[str, dict[Key, float]]] = {}
+        self._elsewhere: dict[str, dict[tuple[str, int, str], dict[Key, float]]] = {}
         self._singles: set[tuple[str, str]] = set()
-        self._alike: dict[tuple[Any, ...], list[TaskRecords]] = defaultdict(list)
+        self._alike: dict[str, list[TaskRecords]] = defaultdict(list)
         for task in tasks:
             self._alike[_kind(task)].append(task)
             if not _leaves_out(task):
@@ -56,24 +55,41 @@ class Companions:
         return {domain: self._pairs.get((question, frozenset({*task.tested, domain}))) for domain in domains}
 
     def elsewhere(self, task: TaskRecords) -> dict[str, dict[Key, float]]:
-        """Per other dataset with as many domains tested by the same recipe, how well each draw validates there."""
+        """Per other dataset with as many domains tested by the same recipe, how well each draw validates there.
+
+        A recipe may take other steps on another dataset. Where a dataset was trained in several ways, the one with as
+        many steps as here counts; if there is no one such, none does.
+        """
         kind, here = _kind(task), task.abouts[0]["dataset"]
         if kind not in self._elsewhere:
-            self._elsewhere[kind] = _validation_by_dataset(self._alike[kind])
-        return {dataset: scores for dataset, scores in self._elsewhere[kind].items() if dataset != here}
+            self._elsewhere[kind] = _validation_by_setting(self._alike[kind])
+        found = self._elsewhere[kind]
+        chosen = {}
+        for dataset in sorted({name for name, _, _ in found} - {here}):
+            ways = [way for way in found if way[0] == dataset]
+            if len(ways) > 1:
+                ways = [way for way in ways if way[1] == task.abouts[0]["recipe"]["steps"]]
+            if len(ways) == 1:
+                chosen[dataset] = found[ways[0]]
+        return chosen
 
 
-def _validation_by_dataset(tasks: Sequence[TaskRecords]) -> dict[str, dict[Key, float]]:
-    """Per dataset and draw, the best training-domain validation, in the mean over the tasks; all must have the draw."""
-    tables: dict[str, list[dict[Key, float]]] = defaultdict(list)
+def _validation_by_setting(tasks: Sequence[TaskRecords]) -> dict[tuple[str, int, str], dict[Key, float]]:
+    """Per dataset, number of steps and setting, how well each draw validates.
+
+    That is the best training-domain validation, in the mean over the tasks; all must have the draw.
+    """
+    tables: dict[tuple[str, int, str], list[dict[Key, float]]] = defaultdict(list)
     for task in tasks:
         best = np.max(_valid(task.mean(VALIDATION)), axis=1, initial=-np.inf)
-        tables[task.abouts[0]["dataset"]].append(dict(zip(task.keys, best.tolist(), strict=True)))
+        about = task.abouts[0]
+        way = about["dataset"], about["recipe"]["steps"], about["setting"]
+        tables[way].append(dict(zip(task.keys, best.tolist(), strict=True)))
     means = {}
-    for dataset, found in sorted(tables.items()):
+    for way, found in tables.items():
         every = set.intersection(*map(set, found))
         scores = {key: sum(table[key] for table in found) / len(found) for key in every}
-        means[dataset] = {key: score for key, score in scores.items() if score > -np.inf}
+        means[way] = {key: score for key, score in scores.items() if score > -np.inf}
     return means
 
 
@@ -89,8 +105,11 @@ def _question(task: TaskRecords) -> str:
     return digest([about["dataset"], about["version"], recipe, about["overrides"], split_by])
 
 
-def _kind(task: TaskRecords) -> tuple[Any, ...]:
-    return task.abouts[0]["recipe"]["name"], task.abouts[0]["task"]["kind"], len(task.tested)
+def _kind(task: TaskRecords) -> str:
+    """What tasks of several datasets must share for one to tell of another."""
+    about = task.abouts[0]
+    split_by = {name: value for name, value in about["task"].items() if name != "test"}
+    return digest([about["recipe"]["name"], about["overrides"], split_by, len(task.tested)])
 
 
 class Evidence:

@@ -230,6 +230,8 @@ def validation_loss(evidence: Evidence) -> np.ndarray:
 def external_dataset(evidence: Evidence) -> np.ndarray:
     """The draw that does best on the other datasets of the sweep (training-domain validation); its best step here."""
     here = evidence.mean(VALIDATION)
+    if not here.size:  # all diverged before they were evaluated
+        return here
     ranked = np.where(np.isnan(here), -np.inf, here)
     is_best = np.arange(here.shape[1]) == ranked.argmax(axis=1)[:, None]
     return np.where(is_best & ~np.isnan(here), evidence.mean(BEST_ELSEWHERE), np.nan)

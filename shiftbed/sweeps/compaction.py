@@ -69,6 +69,24 @@ def part_names(store: Store) -> list[str]:
     return sorted(key.removesuffix(JOBS) for key in store.list("parts") if key.endswith(JOBS))
 
 
+def by_detail(store: Store, parts: Sequence[str], folder: Path) -> list[str]:
+    """Parts in the order in which they speak for a job that several hold: those with more numbers first.
+
+    A bundle of a few numbers that comes back to where it was made must not hide the others.
+
+    Args:
+        store: The store.
+        parts: The names of parts.
+        folder: Where files of a store without paths are copied to.
+    """
+    if len(parts) < 2:
+        return list(parts)
+    with duckdb.connect() as db:
+        paths = {part: fetched(store, part, RECORDS, folder) for part in parts}
+        numbers = {part: len(read(db, f"DESCRIBE FROM '{quoted(path)}'", path)) for part, path in paths.items()}
+    return sorted(parts, key=lambda part: (-numbers[part], part))
+
+
 def add_part(store: Store, part: str, folder: Path) -> None:
     """Copies a part from a folder into a store: its jobs last, so that a part that is listed is whole."""
     for kind in PART:

@@ -242,7 +242,8 @@ class Exported:
 def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
     """Writes the finished jobs of a store as a DomainBed sweep, one folder a job, which its scripts can read.
 
-    Jobs that diverged and tasks other than leaving domains out have no form there.
+    Jobs that diverged have no form there, nor tasks other than leaving out domains of which a part is held out and
+    nothing is seen unlabelled.
 
     Raises:
         StoreError: No job is finished, or the store is sealed.
@@ -251,7 +252,9 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
     done, store = Exported(), LocalStore(Path(out))
     for job in finished_jobs(LocalStore(Path(folder))):
         about = job.description
-        if about["task"]["kind"] != LeaveOut.kind or about["task"].get("grouped") or job.status != "done":
+        task = about["task"]
+        is_other = task["kind"] != LeaveOut.kind or any(task.get(name) for name in ("grouped", "whole", "adapt"))
+        if is_other or job.status != "done":
             done.left_out.append(job.id)
             continue
         rows = [json.dumps(row, sort_keys=True) + "\n" for row in _as_results(job)]

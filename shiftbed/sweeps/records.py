@@ -22,6 +22,7 @@ from shiftbed.sweeps.blind import is_sealed
 from shiftbed.sweeps.compaction import (
     JOBS,
     KEYS,
+    by_detail,
     described,
     fetched,
     identifier,
@@ -72,8 +73,8 @@ def finished_jobs(store: Store, test: bool | None = None) -> Iterator[JobRecords
         test: Whether to open the files of test numbers; by default if the store is not sealed.
     """
     test = not is_sealed(store) if test is None else test
-    parts = part_names(store)
     with tempfile.TemporaryDirectory() as scratch:
+        parts = by_detail(store, part_names(store), Path(scratch))
         streams = [_part_jobs(store, part, Path(scratch), test) for part in parts]
         last = None
         for job in heapq.merge(_loose_jobs(store, parts, test), *streams, key=lambda job: job.id):
@@ -140,7 +141,7 @@ class Records:
         loose = LocalStore(folder / "loose")
         loose.root.mkdir()
         test = not is_sealed(store) if test is None else test
-        parts = part_names(store)
+        parts = by_detail(store, part_names(store), folder)
         known = part_jobs(store, parts)
         more = write_parts(loose_jobs(store, known, test), loose.root, metrics)
         places: list[tuple[Store, list[str]]] = [(store, parts), (loose, more)]
@@ -156,7 +157,7 @@ class Records:
         )
 
     def _open(self, jobs: list[str], records: list[str]) -> None:
-        """Makes the tables; of a job that is in several parts, the first part's."""
+        """Makes the tables; of a job that is in several parts, that of the first in order."""
 
         def every(paths: list[str]) -> str:
             read_all = f"read_parquet({quoted_list(paths)}, union_by_name = true, filename = true)"
@@ -167,7 +168,11 @@ class Records:
             counts = self._db.execute(f"SELECT count(id), count(DISTINCT id) FROM {every(jobs)}").fetchone()
             once = ""
             if counts and counts[0] != counts[1]:
-                self._db.execute(f"CREATE TABLE firsts AS SELECT id, min(file) AS file FROM {every(jobs)} GROUP BY id")
+                places = ", ".join(f"('{quoted(path.removesuffix(JOBS))}', {i})" for i, path in enumerate(jobs))
+                self._db.execute(
+                    f"CREATE TABLE firsts AS SELECT id, arg_min(file, place) AS file FROM {every(jobs)} "
+                    f"JOIN (VALUES {places}) AS places (file, place) USING (file) GROUP BY id"
+                )
                 once = "SEMI JOIN firsts USING (id, file)"
             described = "SELECT * EXCLUDE file, json_merge_patch(shared, own) AS description"
             self._db.execute(f"CREATE VIEW jobs AS {described} FROM {every(jobs)} {once}")

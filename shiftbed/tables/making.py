@@ -168,7 +168,8 @@ class Setting:
             needed |= set(_missing_pairs(task, self.companions)) if selection.needs_pairs else set()
             needed |= set(self._not_repeated(task, selection)) if self.design.two_stages else set()
         is_empty = not any(chosen.values())
-        lacks = [set(selection.lacking(task, self.companions)) for task in self.tasks if is_empty]
+        recorded = [task for task in self.tasks if task.steps.size]  # the others diverged before they were evaluated
+        lacks = [set(selection.lacking(task, self.companions)) for task in recorded if is_empty]
         return Table(
             about=self.about,
             selection=selection,
@@ -180,7 +181,7 @@ class Setting:
             intervals=tuple(self.intervals),
             missing=tuple(sorted(self.missing)),
             needed=tuple(sorted(needed)),
-            lacking=tuple(sorted(set.intersection(*lacks), key=str)) if is_empty else (),
+            lacking=tuple(sorted(set.intersection(*lacks), key=str)) if lacks else (),
             se=self.se,
             folder=self.folder,
         )

@@ -269,6 +269,8 @@ class Table:
             notes.append(
                 f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."
             )
+        elif self.is_empty and not (self.missing or self.needed or self.selection.needs_other_datasets):
+            notes.append("No number: no finished job competes; those that diverged do not.")
         if self.design.name != REDRAW:
             notes.append(f"Search design {self.design.name}: {self.design.summary}")
         if self.selection.needs_other_datasets and self.is_empty:

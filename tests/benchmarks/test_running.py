@@ -103,7 +103,7 @@ def test_a_benchmark_shares_gpus_as_a_sweep_does(folder, monkeypatch):
 
 def test_a_dry_run_counts_jobs_and_those_that_are_done(folder):
     words = ["--file", folder / "mine.yaml", "--out", folder / "out", "--trials", 3, "--dry-run", "--json"]
-    shown = json.loads(cli(*words).output)
+    shown = json.loads(cli(*words).stdout)
     assert (shown["jobs"], shown["done"]) == (6, 2)
     assert "6 jobs, 2 of them done already." in cli(*words[:-1]).output
     other = cli(*words[:-1], "--precision", "bf16").output
@@ -120,7 +120,7 @@ def test_a_dry_run_needs_neither_data_nor_weights(tmp_path, monkeypatch):
 
 def test_the_list_names_every_benchmark():
     shown = CliRunner().invoke(app, ["benchmarks", "--json"])
-    assert {row["name"]: row["jobs"] for row in json.loads(shown.output)}["domainbed"] == 47_520
+    assert {row["name"]: row["jobs"] for row in json.loads(shown.stdout)}["domainbed"] == 47_520
 
 
 def test_algorithms_are_chosen_and_added():
@@ -204,14 +204,14 @@ parts:
 def test_a_benchmark_of_shift_measures_and_does_not_measure_twice(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text(OF_SHIFT)
     words = ("--file", tmp_path / "mine.yaml", "--out", tmp_path / "out", "--json")
-    rows = {row["measure"]: row for row in json.loads(cli(*words).output)}
+    rows = {row["measure"]: row for row in json.loads(cli(*words).stdout)}
     covariate = rows["covariate shift"]
     assert 0 <= covariate["ours"] <= 1 and covariate["n"] == 2
     assert covariate["published"] is not None
     assert covariate["difference"] == pytest.approx(covariate["ours"] - covariate["published"])
     assert rows["concept shift (min)"]["ours"] <= rows["concept shift (max)"]["ours"]
     monkeypatch.setattr("shiftbed.shift.nico.covariate_and_concept", lambda *_, **__: 1 / 0)
-    assert {row["measure"]: row for row in json.loads(cli(*words).output)} == rows
+    assert {row["measure"]: row for row in json.loads(cli(*words).stdout)} == rows
 
 
 OF_ACCURACY = """
@@ -258,7 +258,7 @@ def left_out_errors(scores, accuracies):
 
 def test_a_benchmark_of_accuracy_predicts_what_its_classifiers_reach(with_classifiers):
     words = ("--file", with_classifiers / "mine.yaml", "--out", with_classifiers / "out", "--part", "one", "--json")
-    rows = {(row["algorithm"], row["domain"]): row for row in json.loads(cli(*words).output)}
+    rows = {(row["algorithm"], row["domain"]): row for row in json.loads(cli(*words).stdout)}
     assert set(rows) == {(name, where) for name in ("ATC-MC", "doc", "MS-AoL") for where in ("near", "far", "")}
     jobs = list(finished_jobs(LocalStore(with_classifiers / "out" / "classifiers")))
     (first,) = (

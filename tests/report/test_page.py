@@ -342,7 +342,7 @@ def test_the_command_names_the_page(tmp_path):
     write_sweep(tmp_path, algorithms=("ERM",), draws=1, trials=1)
     done = CliRunner().invoke(app, ["report", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
-    said = json.loads(done.output)
+    said = json.loads(done.stdout)
     assert said["page"] == str(tmp_path / "report.html") and 1e6 < said["bytes"] < MOST_BYTES
     done = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "other.html")])
     assert "other.html" in done.output.replace("\n", "") and "Next: " in done.output

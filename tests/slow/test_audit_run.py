@@ -24,14 +24,14 @@ def test_the_study_runs_beside_the_sweep_and_is_not_run_again(tmp_path):
     command = ["audit", str(folder), "--run", "--stand-in", "0", "--workers", "1", "--json"]
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 0, first.output
-    found = json.loads(first.output.splitlines()[-1])
+    found = json.loads(first.stdout.splitlines()[-1])
     (study,) = [one for one in found["findings"] if one["source"] == "pretraining"]
     rows = study["tables"][0]["rows"]
     assert [row["frozen"] for row in rows if "frozen" in row] == [0, 1, 2, 3]
     assert {row["measure"] for row in rows if "measure" in row} == {"relative gap", "slope", "distance"}
     trained = {path: path.stat().st_mtime_ns for path in (folder / "audit" / "jobs").rglob("*.json")}
     again = CliRunner().invoke(app, command)
-    assert json.loads(again.output.splitlines()[-1])["findings"] == found["findings"]
+    assert json.loads(again.stdout.splitlines()[-1])["findings"] == found["findings"]
     assert {path: path.stat().st_mtime_ns for path in (folder / "audit" / "jobs").rglob("*.json")} == trained
 
 

@@ -8,7 +8,7 @@ from shiftbed.hashing import canonical
 from shiftbed.sweeps.bundle import Merged, bundle, merge, unbundle
 from shiftbed.sweeps.compaction import compact
 from shiftbed.sweeps.plan import Request, plan, planned, remember_plan
-from shiftbed.sweeps.records import mean_seconds, outcomes
+from shiftbed.sweeps.records import Records, mean_seconds, outcomes
 from shiftbed.sweeps.times import hours, job_times
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore
@@ -63,6 +63,20 @@ def test_a_bundle_of_few_metrics_has_all_jobs_and_these_numbers_alone(sweep, tmp
             assert less["splits"] == {name: {"accuracy": s["accuracy"]} for name, s in row["splits"].items()}
     bundle(copy.root, tmp_path / "again.zip", metrics=["accuracy", "count"])
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "few.zip").read_bytes(), "its parts stay as they are"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bundle_of_few_metrics_that_comes_back_hides_nothing(sweep, tmp_path, first):
+    whole = everything(sweep)
+    bundle(sweep.root, tmp_path / "few.zip", metrics=["accuracy"])
+    merge([tmp_path / "few.zip"], tmp_path / "few")
+    for path in (tmp_path / "few" / "parts").iterdir():  # as if its hash stood before all others, or after them
+        path.rename(path.with_name(("0" if first else "f") * 8 + path.name[8:]))
+    assert merge([tmp_path / "few"], sweep.root) == Merged(8, 0, [])
+    assert everything(sweep) == whole
+    with Records(sweep) as records:
+        query = "SELECT count(*), count(loss), count(DISTINCT (id, checkpoint, split)) FROM records"
+        assert len(set(*records.sql(query).fetchall())) == 1, "every record once, with all its numbers"
 
 
 def attempt(host, started, seconds, device="cpu"):

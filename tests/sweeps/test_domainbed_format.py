@@ -168,6 +168,17 @@ def test_what_is_exported_is_what_was_imported(tmp_path):
                 assert row["args"][name] == before["args"][name]
 
 
+@pytest.mark.parametrize("task", [{"whole": True}, {"adapt": 0.3}, {"grouped": True}])
+def test_tasks_that_domainbed_has_not_are_left_out_of_an_export(tmp_path, task):
+    store = LocalStore(tmp_path / "store")
+    finish_job(store, 0)
+    (path,) = (tmp_path / "store").glob("jobs/*/job.json")
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "task": {**about["task"], **task}}))
+    done = export_domainbed(store.root, tmp_path / "out")
+    assert (done.jobs, done.left_out) == (0, [f"{0:020x}"])
+
+
 def test_our_jobs_are_exported(tmp_path):
     store = LocalStore(tmp_path / "store")
     finish_job(store, 0)
