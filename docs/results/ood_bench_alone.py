@@ -100,6 +100,13 @@ def hyperparameters(algorithm: str, draw: int, trial: int) -> dict:
     }
 
 
+def mnist(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """MNIST's training images and digits."""
+    raw = [gzip.decompress((folder / f"train-{n}-ubyte.gz").read_bytes()) for n in ("images-idx3", "labels-idx1")]
+    images = torch.from_numpy(np.frombuffer(raw[0], np.uint8, offset=16).reshape(-1, 28, 28).copy())
+    return images, torch.from_numpy(np.frombuffer(raw[1], np.uint8, offset=8).copy())
+
+
 def coloured(images: torch.Tensor, digits: torch.Tensor, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Two training domains and the one where colour points the wrong way."""
     torch.manual_seed(seed)
@@ -188,13 +195,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    files = [options.mnist / f"train-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1")]
-    raw = [gzip.decompress(file.read_bytes()) for file in files]
-    images = torch.from_numpy(np.frombuffer(raw[0], np.uint8, offset=16).reshape(-1, 28, 28).copy())
-    digits = torch.from_numpy(np.frombuffer(raw[1], np.uint8, offset=8).copy())
+    data = mnist(options.mnist)
     jobs = json.loads(options.out.read_bytes()) if options.out.exists() else []
     for trial, draw in [(trial, draw) for trial in range(TRIALS) for draw in range(DRAWS)][len(jobs) :]:
-        rows = trained((images, digits), options.algorithm, options.data == "anew", trial, draw)
+        rows = trained(data, options.algorithm, options.data == "anew", trial, draw)
         jobs.append({"trial": trial, "draw": draw, "rows": rows})
         options.out.write_text(json.dumps(jobs))
 

@@ -343,4 +343,6 @@ def _measured(
         differs[row] = differs.get(row, {}) | dict(one.get("differs", {})) | source
         on_number(part.name, min(len(shown), total), total)
     title = f"{whole.name}, {part.name}: {part.dataset}"
-    return beside(whole, part, title, "ours and the paper's", shown, differs, decimals=2)
+    counts = " or ".join(map(str, sorted({number.estimate.n for number in shown if number.estimate})))
+    caption = f"ours (n = {counts}) and the paper's; ± is the standard error that the measure gives"
+    return beside(whole, part, title, caption, shown, differs, decimals=2)
