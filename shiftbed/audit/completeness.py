@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import StoreError
 from shiftbed.selection import SELECTIONS
-from shiftbed.tables import Table
+from shiftbed.tables import AVERAGE, Table
 from shiftbed.tables.grids import Entry, Grid
 from shiftbed.tables.missing import MissingJob, named_jobs
-from shiftbed.tables.table import Chosen
+from shiftbed.tables.table import Chosen, Column
 
 SOURCE = "draws"
 CLAIMS_SOURCE = "published table"
+PRECISION = 0.05  # points: tables print one decimal
 
 
 def draws(subject: Subject) -> Finding:
@@ -35,6 +37,8 @@ def draws(subject: Subject) -> Finding:
         problems.append(f"{len(cut)} finished jobs have fewer records than the others (such as {cut[0]})")
     if problems:
         return Finding(SOURCE, "alarm", f"{'; '.join(problems)}.")
+    if not subject.has_records:
+        return Finding(SOURCE, "unknown", subject.without_records)
     if planned:
         sentence = f"{len(planned)} planned jobs have not finished; run the same command again, then audit."
         return Finding(SOURCE, "unknown", sentence)
@@ -77,7 +81,7 @@ def _cut(subject: Subject) -> list[str]:
 
 
 def published_table(subject: Subject, file: Path) -> Finding:
-    """Whether the choices that a table rests on are those of its selection.
+    """Whether the choices that a table rests on are those of its selection, and its numbers those of the records.
 
     Args:
         subject: The sweep.
@@ -87,17 +91,23 @@ def published_table(subject: Subject, file: Path) -> Finding:
         StoreError: The file is no such table.
     """
     rows = _claims(file)
-    wrong: list[dict[str, Any]] = []
-    for row in rows:
-        for claim in row["chosen"]:
-            wrong += _differing(subject, row, claim)
+    wrong = [one for row in rows for claim in row["chosen"] for one in _differing(subject, row, claim)]
+    numbers = [one for row in rows for one in _numbers(subject, row)]
+    off = [one for one in numbers if not _agrees(one["claimed"], one["recorded"])]
     count = sum(len(row["chosen"]) for row in rows)
-    if not wrong:
-        return Finding(CLAIMS_SOURCE, "clear", f"all {count} choices of {file.name} are those of their selections.")
-    by_test = sum(one["best_on_test"] for one in wrong)
-    because = f", {by_test} of them the best of their cell on the test domain" if by_test else ""
-    sentence = f"{len(wrong)} of {count} choices of {file.name} are not those of their selections{because}."
-    return Finding(CLAIMS_SOURCE, "alarm", sentence, [_grid(wrong)])
+    if not wrong and not off:
+        words = f"all {count} choices of {file.name} are those of their selections"
+        return Finding(CLAIMS_SOURCE, "clear", f"{words}, and all {len(numbers)} numbers are those of the records.")
+    problems, grids = [], []
+    if wrong:
+        by_test = sum(one["best_on_test"] for one in wrong)
+        because = f", {by_test} of them the best of their cell on the test domain" if by_test else ""
+        problems.append(f"{len(wrong)} of {count} choices of {file.name} are not those of their selections{because}")
+        grids.append(_choice_grid(wrong))
+    if off:
+        problems.append(f"{len(off)} of {len(numbers)} numbers of {file.name} are not those of the records{_by(off)}")
+        grids.append(_number_grid(off))
+    return Finding(CLAIMS_SOURCE, "alarm", f"{'; '.join(problems)}.", grids)
 
 
 def _claims(file: Path) -> list[dict[str, Any]]:
@@ -105,7 +115,10 @@ def _claims(file: Path) -> list[dict[str, Any]]:
         rows = [row for row in json.loads(file.read_text(encoding="utf-8")) if row["selection"] in SELECTIONS]
         if not rows:
             raise ValueError("no row has a selection")
-        return [row for row in rows if row["chosen"]]
+        for row in rows:
+            row["accuracy"] = None if row["accuracy"] is None else float(row["accuracy"])
+            row["chosen"] = [{**claim, "accuracy": float(claim["accuracy"])} for claim in row["chosen"]]
+        return rows
     except (OSError, ValueError, KeyError, TypeError) as error:
         example = "`shiftbed tables DIR --format json`"
         raise StoreError(f"{file} is no table of a sweep ({error}); {example} writes one.") from error
@@ -113,18 +126,48 @@ def _claims(file: Path) -> list[dict[str, Any]]:
 
 def _differing(subject: Subject, row: dict[str, Any], claim: dict[str, Any]) -> list[dict[str, Any]]:
     """What is wrong with a published choice: nothing, or one row."""
-    labels = {key: row[key] for key in ("selection", "algorithm", "test")}
-    found = {**labels, "trial": claim["trial"], "claimed": claim["accuracy"]}
-    candidates = [_chosen(table, row, claim["trial"]) for table in subject.tables(row["selection"])]
-    chosen = [one for one in candidates if one is not None]
+    found = {**_labels(row), "trial": claim["trial"], "claimed": claim["accuracy"]}
+    chosen = _chosen(subject, row, claim["trial"])
     if not chosen:
         return [{**found, "selected": None, "best": None, "best_on_test": False}]
-    if any((one.choice.job_id, one.choice.step) == (claim["job"], claim["step"]) for one in chosen):
+    if any(_is(one, claim) for one in chosen):
         return []
     first = chosen[0]
     best = _best_on_test(first, row["test"])
     is_best = claim["accuracy"] >= best - 1e-6
     return [{**found, "selected": first.accuracy(row["test"]), "best": best, "best_on_test": is_best}]
+
+
+def _numbers(subject: Subject, row: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """The published numbers of a row with what the records say: of its choices, and the mean over trials."""
+    for claim in row["chosen"]:
+        same = [one for one in _chosen(subject, row, claim["trial"]) if _is(one, claim)]
+        if same:  # else the choice itself is wrong, which is said already
+            recorded = same[0].accuracy(row["test"])
+            yield {**_labels(row), "trial": claim["trial"], "claimed": claim["accuracy"], "recorded": recorded}
+    if row["accuracy"] is not None:
+        found = [table.estimates[row["algorithm"], column] for table, column in _places(subject, row)]
+        means = [one.mean for one in found if one is not None]
+        nearest = min(means, key=lambda mean: abs(mean - row["accuracy"]), default=None)
+        yield {**_labels(row), "trial": None, "claimed": row["accuracy"], "recorded": nearest}
+
+
+def _labels(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in ("selection", "algorithm", "test")}
+
+
+def _agrees(claimed: float, recorded: float | None) -> bool:
+    return recorded is not None and abs(claimed - recorded) <= PRECISION + 1e-6
+
+
+def _by(numbers: list[dict[str, Any]]) -> str:
+    """By how much published numbers differ from the records, where these have any."""
+    differences = [abs(one["claimed"] - one["recorded"]) for one in numbers if one["recorded"] is not None]
+    return f", by up to {max(differences):.1f} points" if differences else ""
+
+
+def _is(chosen: Chosen, claim: dict[str, Any]) -> bool:
+    return (chosen.choice.job_id, chosen.choice.step) == (claim["job"], claim["step"])
 
 
 def _best_on_test(chosen: Chosen, domain: str) -> float:
@@ -134,28 +177,61 @@ def _best_on_test(chosen: Chosen, domain: str) -> float:
     return 100 * float(np.nanmax(task.values["accuracy"][where][:, :, task.reported(domain)].mean(axis=-1)))
 
 
-def _chosen(table: Table, row: dict[str, Any], trial: int) -> Chosen | None:
+def _chosen(subject: Subject, row: dict[str, Any], trial: int) -> list[Chosen]:
     """What the selection picks where the published row has a choice."""
-    if table.dataset != row["dataset"] or row["algorithm"] not in table.chosen:
-        return None
-    columns = [column for column in table.columns if column[1] == row["test"]]
-    columns = [column for column in columns if len(column[0]) == row["tested_together"]]
-    found = [table.chosen[row["algorithm"]].get(tested, {}).get(trial) for tested, _ in columns]
-    return next((one for one in found if one is not None), None)
+    cells = [table.chosen[row["algorithm"]].get(tested, {}) for table, (tested, _) in _places(subject, row)]
+    return [cell[trial] for cell in cells if trial in cell]
 
 
-def _grid(rows: list[dict[str, Any]]) -> Grid:
-    def shown(value: float | None) -> Entry:
-        return Entry("no job" if value is None else f"{value:.1f}")
+def _places(subject: Subject, row: dict[str, Any]) -> list[tuple[Table, Column]]:
+    """The tables and columns that a published row may be: several, where a domain is tested in several companies."""
+    found = []
+    for table in subject.tables(row["selection"]):
+        if row["algorithm"] in table.chosen and all(row.get(key, own) == own for key, own in _setting(table).items()):
+            columns = [one for one in table.columns if one[1] == row["test"] and len(one[0]) == row["tested_together"]]
+            found += [(table, column) for column in (columns if row["tested_together"] else [AVERAGE])]
+    return found
 
+
+def _setting(table: Table) -> dict[str, Any]:
+    """What a row of a table says of its setting."""
+    about = table.about
+    recipe, task = about["recipe"], about["task"]
+    labels = {"dataset": table.dataset, "version": about["version"], "overrides": about["overrides"]}
+    labels |= {"recipe": recipe["name"], "steps": recipe["steps"]}
+    return {**labels, "task": task["kind"], "adaptation": task.get("adapt", 0.0)}
+
+
+def _choice_grid(rows: list[dict[str, Any]]) -> Grid:
     return Grid(
         title="Choices that are not those of their selection",
         caption="test accuracy in %: as published, as selected from the records, and the best of the cell",
         corner="algorithm, test domain, trial",
         columns=["published", "selected", "best"],
         rows=[
-            (f"{r['algorithm']}, {r['test']}, {r['trial']}", [shown(r[key]) for key in ("claimed", "selected", "best")])
-            for r in rows
+            (
+                f"{row['algorithm']}, {row['test']}, {row['trial']}",
+                [_shown(row[key], 1) for key in ("claimed", "selected", "best")],
+            )
+            for row in rows
         ],
         data=rows,
     )
+
+
+def _number_grid(rows: list[dict[str, Any]]) -> Grid:
+    def name(row: dict[str, Any]) -> str:
+        return f"{row['algorithm']}, {row['test']}, {'mean' if row['trial'] is None else row['trial']}"
+
+    return Grid(
+        title="Numbers that are not those of the records",
+        caption="test accuracy in %: as published, and as recorded",
+        corner="algorithm, test domain, trial",
+        columns=["published", "recorded"],
+        rows=[(name(row), [_shown(row[key], 2) for key in ("claimed", "recorded")]) for row in rows],
+        data=rows,
+    )
+
+
+def _shown(value: float | None, decimals: int) -> Entry:
+    return Entry("no job" if value is None else f"{value:.{decimals}f}")

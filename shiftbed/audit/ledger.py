@@ -6,8 +6,8 @@ refunds nothing, and a copy of the folder has the ledger of the original, by its
 
 import json
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Query(NamedTuple):
 
     @property
     def cell(self) -> tuple[str, tuple[str, ...], int]:
-        """What the budget is counted for."""
+        """What the budget is counted for, within a setting."""
         return self.algorithm, self.tested, self.trial
 
 
@@ -79,9 +79,20 @@ def ledger_id(store: Store) -> str | None:
     return None if found is None else found.decode()
 
 
-def looked_at(queries: Iterable[Query]) -> Counter[tuple[Any, ...]]:
-    """Per cell, how many records were looked at; two rules that look at one record take one look."""
-    return Counter(cell for cell, _, _ in {(query.cell, query.job, query.step) for query in queries})
+def looked_at(queries: Iterable[Query], settings: Mapping[str, str]) -> Counter[tuple[Any, ...]]:
+    """Per cell and setting, how many records were looked at; two rules that look at one record take one look.
+
+    Args:
+        queries: The queries.
+        settings: Per job its setting: datasets and recipes that share a folder may share the names of domains.
+    """
+    asked_once = sorted({(query.cell, query.job, query.step) for query in queries})
+    known: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    for cell, job, _ in asked_once:
+        known[cell] |= {settings[job]} if job in settings else set()
+    # A job that is not here, since a copy of the sweep had it, counts where there is one setting it can belong to.
+    alone = {cell: next(iter(some)) if len(some) == 1 else "" for cell, some in known.items()}
+    return Counter((*cell, settings.get(job, alone[cell])) for cell, job, _ in asked_once)
 
 
 def _asked_by(table: tables.Table) -> Iterable[Query]:

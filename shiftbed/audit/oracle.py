@@ -36,6 +36,8 @@ def oracle_gap(subject: Subject) -> Finding:
     rows: list[dict[str, Any]] = []
     for honest, oracle in zip(subject.honest(), subject.tables("oracle"), strict=True):
         rows += [row for table in honest for row in _gaps(table, oracle)] if not oracle.is_empty else []
+    if not subject.has_records:
+        return Finding(SOURCE, "unknown", subject.without_records)
     if not rows:
         return Finding(SOURCE, "unknown", "the records have no held-out part of a test domain, or no honest selection.")
     level = LEVEL / len(rows)  # many are tested, so each must be the surer
@@ -204,10 +206,11 @@ def _joint_grid(task: TaskRecords, algorithm: str, cells: list[tuple[Leakage, np
     rows.append(("honest", [*(Entry(f"{v:.2f}") for v in honest), Entry("0.00"), Entry(MISSING), Entry(MISSING)]))
     data = []
     for k, (oracle, leaked, change) in enumerate(zip(mean.oracle, mean.leakage, mean.change, strict=True), start=1):
-        share = MISSING if np.isnan(change) else f"{100 * change:+.0f} %"
+        fallen = None if np.isnan(change) else float(change)  # JSON knows no other way to say that there is none
+        share = MISSING if fallen is None else f"{100 * fallen:+.0f} %"
         texts = [*(f"{v:.2f}" for v in (*oracle, oracle.mean())), f"{leaked:.2f}", share, f"{by_luck[k - 1]:.2f}"]
         rows.append((f"oracle, K = {k}", [Entry(text) for text in texts]))
-        numbers = {"leakage": float(leaked), "change": float(change), "luck": float(by_luck[k - 1])}
+        numbers = {"leakage": float(leaked), "change": fallen, "luck": float(by_luck[k - 1])}
         by_domain = dict(zip(domains, map(float, oracle), strict=True))
         data.append({"dataset": about["dataset"], "algorithm": algorithm, "K": k, "domains": len(domains), **numbers})
         data[-1] |= {"accuracy": by_domain, "trials": len(cells)}

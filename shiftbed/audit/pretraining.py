@@ -51,7 +51,7 @@ class Results:
         return ends[0] if ends else {}
 
     def gaps(self, weights: str) -> dict[str, float]:
-        """Per test domain, the relative gap of the linear probe to fine-tuning."""
+        """Per test domain, the relative gap of the linear probe to fine-tuning; not a number where the latter is 0."""
         tuned, probed = self.end(weights, probe=False), self.end(weights, probe=True)
         both = [domain for domain in tuned if domain in probed]
         return {domain: study.relative_gap(probed[domain].mean, tuned[domain].mean) for domain in both}
@@ -83,12 +83,17 @@ class Results:
         ]
 
     def correlation(self, weights: str) -> float | None:
-        """The rank correlation of gap and distance over test domains; None without distances."""
+        """The rank correlation of gap and distance over test domains; None where it is not defined."""
         gaps = self.gaps(weights)
-        domains = [domain for domain in gaps if domain in self.distances]
+        domains = [domain for domain, gap in gaps.items() if domain in self.distances and math.isfinite(gap)]
         if len(domains) < 3:
             return None
-        return rank_correlation([gaps[d] for d in domains], [self.distances[d] for d in domains])
+        return _known(rank_correlation([gaps[d] for d in domains], [self.distances[d] for d in domains]))
+
+
+def _known(value: float) -> float | None:
+    """A number, or None where it is not defined."""
+    return value if math.isfinite(value) else None
 
 
 def _labels(dataset: str, arm: Arm) -> dict[str, Any]:
@@ -187,10 +192,12 @@ def grid(results: Results, weights: str) -> Grid:
         rows.append((name, [Entry(text) for text in texts]))
         data += [{**_labels(results.dataset, arm), "test": domain, **one._asdict()} for domain, one in found.items()]
     extra = {"relative gap": results.gaps(weights), "slope": results.slopes(weights), "distance": results.distances}
-    for name, values in extra.items():
+    for name, found_values in extra.items():
+        values = {domain: _known(value) for domain, value in found_values.items()}
         if values:
             sign = "" if name == "distance" else "+"
-            texts = [f"{values[domain]:{sign}.3g}" if domain in values else MISSING for domain in domains]
+            shown = [values.get(domain) for domain in domains]
+            texts = [MISSING if value is None else f"{value:{sign}.3g}" for value in shown]
             rows.append((name, [*(Entry(text) for text in texts), Entry(MISSING)]))
             labels = {"dataset": results.dataset, "weights": Path(weights).stem}
             data += [{**labels, "measure": name, "test": domain, "value": value} for domain, value in values.items()]

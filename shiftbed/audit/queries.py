@@ -26,7 +26,7 @@ COUNTED = "only looks through `shiftbed tables`, `shiftbed best` and `shiftbed.r
 def query_budget(subject: Subject) -> Finding:
     """What the ledger says, with the tables of the budgeted oracles and the privacy that noise buys."""
     store = LocalStore(Path(subject.folder))
-    looks, opened = looked_at(queries_of(store)), opening(store)
+    looks, opened = looked_at(queries_of(store), _settings(subject)), opening(store)
     until = ""
     if opened:
         now = f"now {len(subject.abouts):,} have"
@@ -34,9 +34,10 @@ def query_budget(subject: Subject) -> Finding:
     grids = [grid for grid in (_oracle_grid(subject), _privacy_grid(subject)) if grid.rows]
     if not looks:
         return Finding(SOURCE, "clear", f"the ledger has no look at a test domain ({COUNTED}).{until}", grids)
-    (algorithm, tested, trial), most = min(looks.items(), key=lambda one: (-one[1], one[0]))
+    (algorithm, tested, trial, setting), most = min(looks.items(), key=lambda one: (-one[1], one[0]))
     over = sum(count > ORACLE_BUDGET for count in looks.values())
-    where = f"{algorithm} on {' and '.join(tested)}, trial {trial}"
+    dataset = next((f" of {one['dataset']}" for one in subject.abouts if one["setting"] == setting), "")
+    where = f"{algorithm} on {' and '.join(tested)}{dataset}, trial {trial}"
     words = (
         f"{sum(looks.values())} looks at test domains in {len(looks)} cells, at most {most} of {ORACLE_BUDGET} in one "
         f"({where}); {COUNTED} (ledger {(ledger_id(store) or '')[:8]}).{until}"
@@ -44,6 +45,11 @@ def query_budget(subject: Subject) -> Finding:
     if over:
         return Finding(SOURCE, "alarm", f"{over} of {len(looks)} cells are over the budget: {words}", grids)
     return Finding(SOURCE, "clear", words, grids)
+
+
+def _settings(subject: Subject) -> dict[str, str]:
+    """Per job its setting, also of jobs that were planned and are not here any more."""
+    return {row["id"]: row["setting"] for row in (*subject.plan, *subject.abouts)}
 
 
 def _oracle_grid(subject: Subject) -> Grid:
@@ -82,13 +88,15 @@ def _privacy_grid(subject: Subject) -> Grid:
     """Per task, what the noise of `oracle-laplace` guarantees."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for task in subject.tasks:
-        if task.has(TEST_HELD_OUT):
-            about = task.abouts[0]
-            found.setdefault((about["dataset"], task.tested), _privacy(task))
+        if len(_answered(task)):
+            found.setdefault((task.abouts[0]["dataset"], task.tested), _privacy(task))
     rows = [
         (
             f"{dataset}, {' and '.join(tested)}",
-            [Entry(f"{one[key]:.3g}") for key in ("images", "epsilon", "queries", "total_epsilon", "swap")],
+            [
+                Entry(MISSING if one[key] is None else f"{one[key]:.3g}")
+                for key in ("images", "epsilon", "queries", "total_epsilon", "swap")
+            ],
         )
         for (dataset, tested), one in found.items()
     ]
@@ -103,16 +111,22 @@ def _privacy_grid(subject: Subject) -> Grid:
     )
 
 
+def _answered(task: TaskRecords) -> np.ndarray:
+    """How many held-out images an oracle's answers are about: jobs that came to their end and recorded it × splits."""
+    counts = task.read(HELD_OUT_COUNT)[task.is_last]
+    return counts[np.isfinite(counts).all(axis=1)] if task.has(TEST_HELD_OUT) else counts[:0]
+
+
 def _privacy(task: TaskRecords) -> dict[str, Any]:
     last = task.is_last
-    counts = task.read(HELD_OUT_COUNT)[last]
-    sizes = [int(count) for count in (counts[0] if len(counts) else [])] or [1]
+    sizes = [int(count) for count in _answered(task)[0]]
     most = max((int(last[where].any(axis=1).sum()) for where in task.cells.values()), default=0)
     queries, epsilon = min(ORACLE_BUDGET, most), privacy(sizes)
     accuracy = task.mean(TEST_HELD_OUT)
-    cells = [np.sort(accuracy[where][last[where]])[::-1][:2] for where in task.cells.values()]
-    swaps = [swap_chance(float(best - second)) for best, second in (pair for pair in cells if len(pair) == 2)]
-    swap = float(np.mean(swaps)) if swaps else math.nan
+    cells = [accuracy[where][last[where]] for where in task.cells.values()]
+    best_two = [np.sort(some[np.isfinite(some)])[::-1][:2] for some in cells]
+    swaps = [swap_chance(float(best - second)) for best, second in (pair for pair in best_two if len(pair) == 2)]
+    swap = float(np.mean(swaps)) if swaps else None  # with one draw there is nothing to swap
     return {
         "images": min(sizes),
         "epsilon": epsilon,

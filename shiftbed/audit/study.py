@@ -4,6 +4,7 @@ Everything from the whole network (fine-tuning) to the head alone (linear probe)
 frozen, from several initial weights. Models are selected on held-out images of the training domains.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -168,8 +169,8 @@ def _accuracy(values: Sequence[float], images: int) -> Accuracy:
 
 
 def relative_gap(probe: float, fine_tuned: float) -> float:
-    """How much better a linear probe is than fine-tuning, as a share of the latter."""
-    return (probe - fine_tuned) / fine_tuned
+    """How much better a linear probe is than fine-tuning, as a share of the latter; not a number where that is 0."""
+    return (probe - fine_tuned) / fine_tuned if fine_tuned else math.nan
 
 
 def distances(job: Job, stand_in: str, runtime: Runtime) -> dict[str, float]:

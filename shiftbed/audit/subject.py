@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbed.selection import SELECTIONS, TaskRecords
+from shiftbed.selection.records import NO_STEP
 from shiftbed.sweeps.designs import DESIGNS, REDRAW, Design
 from shiftbed.sweeps.domainbed_format import REVISION
 from shiftbed.sweeps.plan import planned, planned_designs
@@ -61,6 +62,17 @@ class Subject:
     def datasets(self) -> list[str]:
         """The datasets, by name."""
         return sorted({about["dataset"] for about in self.abouts})
+
+    @cached_property
+    def has_records(self) -> bool:
+        """Whether some job was evaluated at least once."""
+        return any((task.steps != NO_STEP).any() for task in self.tasks)
+
+    @property
+    def without_records(self) -> str:
+        """What a check says where no job has records."""
+        diverged = sum(status == "diverged" for task in self.tasks for status in task.statuses)
+        return f"no job has records: {diverged:,} of {len(self.abouts):,} diverged before the first evaluation."
 
     @property
     def imported(self) -> bool:

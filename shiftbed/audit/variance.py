@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shiftbed.audit.findings import Finding
+from shiftbed.audit.findings import Finding, Verdict
 from shiftbed.audit.subject import HONEST, Subject
 from shiftbed.tables import AVERAGE, Table, variance_grid
 from shiftbed.tables.grids import MISSING, Entry, Grid
@@ -23,20 +23,27 @@ def variance(subject: Subject) -> Finding:
             spread = {row["algorithm"]: row for row in variance_grid(honest, oracle).data}
             rows += [_row(honest, name, spread[name]) for name in honest.algorithms]
     gains = [(row[key], key, row) for row in rows for key in COLUMNS[2:] if row[key] is not None]
+    if not gains and not subject.has_records:
+        return Finding(SOURCE, "unknown", subject.without_records)
     if not gains:
         return Finding(SOURCE, "unknown", "every job has one record and every cell one trial, so nothing varies.")
-    gain, key, row = max(gains, key=lambda one: one[0])
+    # Each gain is held against the lead on its own dataset: the largest one elsewhere must not hide one that exposes.
+    gain, key, row = max(gains, key=lambda one: (_exposes(one[0], one[2]["lead"]), one[0]))
+    lead = row["lead"]
+    verdict: Verdict = "exposed" if _exposes(gain, lead) else "clear"
     what = "checkpoint" if key == "best_checkpoint" else "seed"
     where = f"{row['algorithm']} on {row['dataset']}"
-    words = f"picking the best {what} by test accuracy would gain up to {gain:.1f} points ({where})"
-    lead = row["lead"]
+    words = f"picking the best {what} by test accuracy would gain {gain:.1f} points ({where})"
     if lead is None:
-        return Finding(SOURCE, "exposed" if gain > 0 else "clear", f"{words}.", [_grid(rows)])
-    exposed = gain > lead
-    against = (
-        f"{'more' if exposed else 'no more'} than the {lead:.1f} points between the first and the second algorithm"
-    )
-    return Finding(SOURCE, "exposed" if exposed else "clear", f"{words}, {against}.", [_grid(rows)])
+        return Finding(SOURCE, verdict, f"{words}.", [_grid(rows)])
+    more = "more" if verdict == "exposed" else "no more"
+    against = f"{more} than the {lead:.1f} points between the first and the second algorithm"
+    return Finding(SOURCE, verdict, f"{words}, {against}.", [_grid(rows)])
+
+
+def _exposes(gain: float, lead: float | None) -> bool:
+    """Whether a gain could make another algorithm the first; where there is one algorithm, any gain exposes."""
+    return gain > (lead or 0.0)
 
 
 def _row(table: Table, name: str, spread: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from shiftbed.audit.spaces import search_spaces
 from shiftbed.audit.splits import augmented_validation, initial_weights, training_labels, validation_domains
 from shiftbed.audit.subject import Subject
 from shiftbed.audit.variance import variance
+from shiftbed.errors import ShiftbedError
 from shiftbed.sweeps.blind import is_sealed, refuse_sealed, sealed
 from shiftbed.training.store import LocalStore
 
@@ -45,21 +46,29 @@ def audit_sweep(
         on_progress: Called with what is being done, how much of it, and how much there is.
 
     Raises:
-        StoreError: No job is finished there; or a study, or another leaderboard, is asked for and sealed.
+        ShiftbedError: The audit is blind, and a table or another leaderboard is to be compared with test accuracies.
+        StoreError: No job is finished there; or a study, a table or another leaderboard is asked for and sealed.
     """
+    needs_test = [name for name, given in (("--table", table), ("--against", against)) if given is not None]
+    if blind and needs_test:
+        options = " and ".join(needs_test)
+        need = "need" if len(needs_test) > 1 else "needs"
+        raise ShiftbedError(
+            f"A blind audit uses no accuracy on test domains, which {options} {need}; leave --blind or {options} out."
+        )
     reason = "not looked at: the audit is blind."
     if is_sealed(LocalStore(Path(folder))):
         blind, reason = True, sealed(folder)
-    for needed in (folder if study else None, against):
+    for needed in (folder if study or needs_test else None, against):
         if needed is not None:
             refuse_sealed(needed)
     subject = Subject.read(folder, blind=blind)
     checks = [*WITHOUT_TEST, *(() if blind else WITH_TEST)]
     if study is not None:
         checks[checks.index(initial_weights)] = study
-    if table is not None and not blind:
+    if table is not None:
         checks.append(lambda one: published_table(one, Path(table)))
-    if against is not None and not blind:
+    if against is not None:
         other = Subject.read(against)
         checks.append(lambda one: ranking_against(one, other))
     findings = []

@@ -103,9 +103,13 @@ def paired_permutation_test(ours: Sequence[float], theirs: Sequence[float], seed
     return Comparison(float(differences.mean()), float(np.mean(means >= seen * (1 - 1e-9))), n)
 
 
-def smallest_p(n: int) -> float:
-    """The least that the test can give for n pairs: that of differences which all have one sign."""
-    return 2.0 / 2 ** min(n, EXACT_PAIRS)
+def smallest_p(n: int, seed: int = 0) -> float:
+    """The least that the test can give for n pairs: that of differences which are all the same.
+
+    Only signs that are all alike give as large a mean then: two of all there are; of drawn ones those that happened to
+    be drawn, and what was seen.
+    """
+    return float(np.mean(np.abs(_signs(n, seed).sum(axis=1)) == n))
 
 
 @lru_cache(maxsize=16)

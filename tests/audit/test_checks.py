@@ -1,6 +1,8 @@
 """The other sources: spaces, splits, variance, rankings, duplicates, imported sweeps, and the command line."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from typer.testing import CliRunner
 from shiftbed.audit.boards import ranking, ranking_against
 from shiftbed.audit.completeness import draws
 from shiftbed.audit.duplicates import twins
+from shiftbed.audit.oracle import oracle_gap
+from shiftbed.audit.queries import query_budget
 from shiftbed.audit.spaces import _distribution, search_spaces
 from shiftbed.audit.splits import augmented_validation, initial_weights, training_labels
 from shiftbed.audit.subject import METRICS, Subject
@@ -16,7 +20,7 @@ from shiftbed.audit.variance import variance
 from shiftbed.audit.verbs import audit_sweep
 from shiftbed.cli import app
 from shiftbed.data.dataset import Domain
-from shiftbed.errors import StoreError
+from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.hparams import constant, log_uniform, uniform
 from shiftbed.selection import tasks_of
 from shiftbed.sweeps.domainbed_format import export_domainbed, import_domainbed
@@ -127,6 +131,27 @@ def test_variance_exposes_where_it_exceeds_the_lead_of_the_winner():
     assert variance(subject(jobs)).verdict == "clear"
 
 
+def exposed_on(dataset, lead):
+    """Two algorithms on a dataset: checkpoints that gain 5 points, and this lead of the first."""
+    return [
+        made_job(0, rows(0.5, 0.75, 0.7), algorithm="ERM", dataset=dataset),
+        made_job(0, rows(0.1, 0.1, 0.7 - lead), algorithm="CORAL", dataset=dataset),
+    ]
+
+
+def test_a_larger_gain_on_another_dataset_hides_no_exposure():
+    large = [
+        made_job(0, rows(0.5, 0.9, 0.7), algorithm="ERM", dataset="Large"),  # 20 points, with a lead of 50
+        made_job(0, rows(0.1, 0.1, 0.2), algorithm="CORAL", dataset="Large"),
+    ]
+    small = exposed_on("Small", lead=0.01)
+    assert variance(subject(large)).verdict == "clear" and variance(subject(small)).verdict == "exposed"
+    found = variance(subject([*large, *small]))
+    assert found.verdict == "exposed" and "gain 5.0 points (ERM on Small), more than the 1.0" in found.sentence
+    alone = [made_job(0, rows(0.5, 0.6, 0.58), dataset="Alone")]  # one algorithm has no lead: any gain exposes
+    assert variance(subject(alone)).verdict == variance(subject([*large, *alone])).verdict == "exposed"
+
+
 def test_a_ranking_that_oracle_selection_turns_around_is_exposed():
     jobs = [
         made_job(0, rows(0.5, 0.6), algorithm="ERM"),
@@ -202,6 +227,46 @@ def test_an_evenly_unfinished_sweep_is_unknown_and_a_cut_job_an_alarm():
     assert found.verdict == "alarm" and "CORAL on c: trial 0, draw 1" in found.sentence
 
 
+def test_a_sweep_without_records_says_so(tmp_path):
+    jobs = [made_job(draw, [], algorithm=name, status="diverged") for draw in (0, 1) for name in ("ERM", "CORAL")]
+    words = "no job has records: 4 of 4 diverged before the first evaluation."
+    for check in (draws, oracle_gap, variance):
+        assert (check(subject(jobs)).verdict, check(subject(jobs)).sentence) == ("unknown", words)
+    assert query_budget(Subject(str(tmp_path), subject(jobs).tasks)).grids == []  # no images, no epsilon
+    assert draws(Subject("DIR", tasks_of(jobs, ()))).sentence == words  # in a blind audit, too
+    assert draws(subject([*jobs, made_job(2, rows(0.5), algorithm="ERM")])).sentence != words
+
+
+def test_records_without_a_held_out_part_have_no_privacy(tmp_path):
+    lean = [made_job(draw, [(10, {"a/out": 0.5, "b/out": 0.5, "c/in": 0.5})]) for draw in (0, 1)]
+    found = query_budget(Subject(str(tmp_path), subject(lean).tasks))
+    assert [grid.title for grid in found.grids if grid.title.startswith("Laplace")] == []
+
+
+def test_the_example_of_the_docs_has_the_verdicts_of_such_a_sweep(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^(CLEAR|EXPOSED|ALARM|UNKNOWN) +([^:]+): ", page, re.MULTILINE)
+    write_sweep(tmp_path, algorithms=("ERM", "CORAL", "Mixup"), draws=3, trials=2)
+    found = {one.source: one.verdict.upper() for one in audit_sweep(tmp_path).findings}
+    assert [source for _, source in lines] == list(found)
+    by_accuracy = ("variance", "ranking")  # their verdicts are those of the trained models
+    printed = {source: verdict for verdict, source in lines if source not in by_accuracy}
+    assert printed == {source: verdict for source, verdict in found.items() if source not in by_accuracy}
+
+
+def test_with_one_draw_the_json_is_valid_and_the_page_has_no_nan(tmp_path):
+    write_sweep(tmp_path / "sweep", algorithms=("ERM", "Mixup"), draws=1, trials=1, test_domains=("-90%",))
+    printed = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep"), "--json"]).output
+
+    def refused(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    findings = {one["source"]: one for one in json.loads(printed, parse_constant=refused)["findings"]}
+    (row,) = findings["query budget"]["tables"][1]["rows"]
+    assert row["swap"] is None
+    assert "nan" not in CliRunner().invoke(app, ["audit", str(tmp_path / "sweep")]).output.split()
+
+
 def test_the_command_prints_a_page_or_json(tmp_path):
     write_sweep(tmp_path / "sweep", algorithms=("ERM", "Mixup"), draws=2, trials=1, test_domains=("-90%",))
     page = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep")])
@@ -209,7 +274,7 @@ def test_the_command_prints_a_page_or_json(tmp_path):
     brief = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep"), "--brief"])
     assert len(brief.output) < len(page.output)
     printed = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep"), "--json"])
-    assert json.loads(printed.output)["jobs"] == 4
+    assert json.loads(printed.stdout)["jobs"] == 4
 
 
 def test_wrong_inputs_get_a_sentence(tmp_path):
@@ -221,3 +286,19 @@ def test_wrong_inputs_get_a_sentence(tmp_path):
         audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")
     with pytest.raises(StoreError, match="is no table of a sweep"):
         audit_sweep(tmp_path / "sweep", table=tmp_path / "missing.json")
+    (tmp_path / "table.json").write_text('[{"selection": "oracle", "accuracy": "high", "chosen": []}]')
+    with pytest.raises(StoreError, match="is no table of a sweep"):
+        audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")
+
+
+def test_what_needs_test_accuracies_is_refused_where_they_are_not_looked_at(tmp_path):
+    write_sweep(tmp_path / "sweep", algorithms=("ERM",), draws=1, trials=1, test_domains=("-90%",))
+    said = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep"), "--blind", "--table", "t", "--against", "s"])
+    assert said.exit_code and "which --table and --against need" in str(said.exception or said.output)
+    for option in ("table", "against"):
+        with pytest.raises(ShiftbedError, match=f"which --{option} needs; leave --blind or --{option} out"):
+            audit_sweep(tmp_path / "sweep", blind=True, **{option: tmp_path / "missing"})
+    (tmp_path / "sweep" / "blind.json").write_text("{}")
+    for option in ("table", "against"):
+        with pytest.raises(StoreError, match="are sealed"):
+            audit_sweep(tmp_path / "sweep", **{option: tmp_path / "missing"})

@@ -1,5 +1,7 @@
 """Leakage by the number of test domains, against DomainBed-v2's tables, by hand, and by what must always hold."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,8 @@ from shiftbed import published
 from shiftbed.audit.oracle import Leakage, cells_tested_jointly, joint_leakage, leakage, luck, oracle_gap
 from shiftbed.audit.subject import Subject
 from shiftbed.selection import tasks_of
+from shiftbed.tables.estimates import paired_permutation_test, smallest_p
+from shiftbed.tables.grids import grid_text
 from tests.made_records import made_job
 
 TABLE = "domainbed-v2/table-4"
@@ -106,6 +110,28 @@ def test_the_gap_is_oracle_minus_honest_and_exposed_only_beyond_chance():
     (row,) = found.grids[0].data
     assert row["gap"] == pytest.approx(79.44 - 78.94) and row["n"] == 1
     assert found.verdict == "unknown" and "too few trials and test domains" in found.sentence  # one pair may be chance
+
+
+def test_where_nothing_leaks_the_change_is_none():
+    equal = {f"{name}/{part}": 0.5 for name in "abcde" for part in ("in", "out")}
+    made = [made_job(draw, [(10, equal)], tested=tuple("abc"), domains=tuple("abcde")) for draw in (0, 1)]
+    (grid,) = joint_leakage(subject(made)).grids
+    assert [row["change"] for row in grid.data] == [None] * 3
+    assert "nan" not in json.dumps(grid.data).lower() and "nan" not in grid_text(grid)
+
+
+@pytest.mark.parametrize("n", [1, 2, 6, 12, 13, 14, 20, 60])
+def test_the_smallest_p_is_that_of_equal_differences_and_nothing_is_below(n):
+    assert smallest_p(n) == paired_permutation_test([1.0] * n, [0.0] * n).p
+    random = np.random.default_rng(n)
+    others = [paired_permutation_test(random.normal(2, 1, n), [0.0] * n).p for _ in range(20)]
+    assert min(others) >= smallest_p(n)
+    if n <= 12:
+        assert smallest_p(n) == 2 / 2**n
+
+
+def test_the_smallest_p_of_many_pairs_is_one_of_the_drawn_signs():
+    assert smallest_p(60) == 1 / 10_000  # what was seen; no other draw of 60 signs is all alike
 
 
 def with_gaps(trials, gaps):

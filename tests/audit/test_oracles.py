@@ -175,15 +175,19 @@ def sweep(tmp_path):
     return tmp_path / "sweep"
 
 
+def looks(store):
+    return sorted(looked_at(queries_of(store), {}).values())
+
+
 def test_looks_are_counted_once_whoever_asks_again(sweep):
     store = LocalStore(sweep)
     read_tables(sweep, ["training-domain-validation"])
     assert queries_of(store) == [] and ledger_id(store) is None  # no look at the test domain
     read_tables(sweep, ["oracle"])
-    assert list(looked_at(queries_of(store)).values()) == [3]
+    assert looks(store) == [3]
     first = ledger_id(store)
     read_tables(sweep, ["oracle", "oracle-laplace"])
-    assert list(looked_at(queries_of(store)).values()) == [3]  # the same records
+    assert looks(store) == [3]  # the same records
     assert ledger_id(store) == first
 
 
@@ -195,6 +199,29 @@ def test_more_looks_than_allowed_are_an_alarm(sweep):
     note(LocalStore(sweep), [first._replace(step=17)])  # a copy of the sweep had other jobs
     found = query_budget(Subject.read(sweep))
     assert found.verdict == "alarm" and "at most 21 of 20" in found.sentence
+
+
+def test_settings_in_one_folder_have_a_budget_each(tmp_path):
+    """Two datasets, or two recipes, may share the names of domains; their cells are not one."""
+    for steps in (100, 200):
+        write_sweep(tmp_path, algorithms=("ERM",), draws=11, trials=1, test_domains=("-90%",), fields={"steps": steps})
+    read_tables(tmp_path, ["oracle"])
+    found = query_budget(Subject.read(tmp_path))
+    assert found.verdict == "clear", found.sentence
+    assert "22 looks at test domains in 2 cells, at most 11 of 20" in found.sentence
+    assert "(ERM on -90% of ColoredDigits, trial 0)" in found.sentence
+
+
+def test_looks_at_jobs_that_are_not_here_count_where_they_can_belong(sweep):
+    read_tables(sweep, ["oracle"])
+    queries = queries_of(LocalStore(sweep))
+    gone = [queries[0]._replace(job=f"gone {number}") for number in range(18)]
+    here = {query.job: "one" for query in queries}
+    assert list(looked_at([*queries, *gone], here).values()) == [21]  # one setting has such a cell
+    here[queries[0].job] = "another"
+    assert sorted(looked_at([*queries, *gone], here).values()) == [1, 2, 18]
+    note(LocalStore(sweep), gone)
+    assert query_budget(Subject.read(sweep)).verdict == "alarm"
 
 
 def test_thresholdout_counts_only_what_the_guarded_half_answers():

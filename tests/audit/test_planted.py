@@ -78,6 +78,58 @@ def test_a_winner_chosen_by_test_accuracy_is_found(sweep):
     assert {row["algorithm"] for row in grid.data} == {"CORAL"}
 
 
+def published(sweep):
+    """A table of the sweep beside it, and its rows."""
+    table = sweep.parent / "table.json"
+    table.write_text(render(read_tables(sweep, ["training-domain-validation"]), "json"))
+    return table, json.loads(table.read_text())
+
+
+def test_numbers_that_are_not_those_of_the_records_are_found(sweep):
+    table, rows = published(sweep)
+    assert "all 6 choices" in audit_sweep(sweep, table=table)["published table"].sentence
+    for row in rows:
+        row["accuracy"] += 10
+        for choice in row["chosen"]:
+            choice["accuracy"] += 10
+    table.write_text(json.dumps(rows))
+    found = audit_sweep(sweep, table=table)["published table"]
+    assert found.verdict == "alarm"
+    assert "15 of 15 numbers of table.json are not those of the records, by up to 10.0 points" in found.sentence
+    (grid,) = found.grids
+    assert all(row["claimed"] == pytest.approx(row["recorded"] + 10) for row in grid.data)
+
+
+@pytest.mark.parametrize(("which", "numbers"), [("domain", 15), ("average", 15), ("choice", 15), ("invented", 14)])
+def test_one_number_that_is_not_that_of_the_records_is_found(sweep, which, numbers):
+    table, rows = published(sweep)
+    row = next(row for row in rows if (row["test"] == "average") == (which == "average"))
+    number = row["chosen"][0] if which == "choice" else row
+    number["accuracy"] += 0.2
+    if which == "invented":  # an algorithm that no job trained
+        row |= {"algorithm": "Mine", "chosen": []}
+    table.write_text(json.dumps(rows))
+    found = audit_sweep(sweep, table=table)["published table"]
+    assert found.verdict == "alarm" and f"1 of {numbers} numbers" in found.sentence
+
+
+def test_numbers_as_they_are_printed_are_those_of_the_records(sweep):
+    table, rows = published(sweep)
+    for row in rows:
+        row["accuracy"] = round(row["accuracy"], 1)
+        for choice in row["chosen"]:
+            choice["accuracy"] = round(choice["accuracy"], 1)
+    table.write_text(json.dumps(rows))
+    assert alarms(sweep, table=table) == {}
+
+
+def test_a_table_of_domains_that_are_tested_in_several_companies_is_that_of_its_selection(tmp_path):
+    sweep = tmp_path / "sweep"
+    write_sweep(sweep, dataset="RotatedDigits", algorithms=("ERM",), draws=2, trials=1, protocol="leave-pair-out")
+    table, _ = published(sweep)
+    assert alarms(sweep, table=table) == {}
+
+
 @pytest.fixture
 def images(tmp_path, monkeypatch):
     """A folder of pictures: three domains, two classes, and a manifest of them."""

@@ -1,5 +1,7 @@
 """The pretraining study: cached probes against stepped ones, published gaps and distances, verdicts by hand."""
 
+import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from shiftbed.audit.pretraining import Results, judged
 from shiftbed.audit.probing import probe
 from shiftbed.audit.study import Accuracy, Arm, relative_gap
 from shiftbed.errors import AlgorithmError
+from shiftbed.tables.grids import MISSING
 from shiftbed.training.device import Runtime
 from shiftbed.training.files import Result
 from shiftbed.training.recipes import recipe
@@ -156,6 +159,29 @@ def test_probes_that_are_worse_say_that_it_is_learned():
 
 def test_good_probes_of_random_weights_are_no_leak():
     assert judged([made({"a": 0.1}, weights="none")]).verdict == "clear"
+
+
+def test_a_domain_on_which_fine_tuning_has_nothing_right_has_no_relative_gap():
+    results = made({"a": 0.1, "b": -0.2, "c": -0.4, "d": -0.5}, {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0})
+    tuned, probed = (results.end("imagenet", probe=probe) for probe in (False, True))
+    tuned["d"] = Accuracy(0.0, 0.0, 1, 100)
+    assert math.isnan(relative_gap(30.0, 0.0))
+    assert results.correlation("imagenet") == pytest.approx(-1.0)  # of the others
+    found = judged([results])
+    assert found.verdict == "exposed" and "2 of 4 test domains (a,d)" in found.sentence
+    (grid,) = found.grids
+    texts = {name: [entry.text for entry in entries] for name, entries in grid.rows}
+    assert texts["relative gap"] == ["+0.1", "-0.2", "-0.4", MISSING, MISSING]
+    gaps = [row["value"] for row in grid.data if row.get("measure") == "relative gap"]
+    assert gaps == [*(pytest.approx(gap) for gap in (0.1, -0.2, -0.4)), None]
+    assert "nan" not in json.dumps(grid.data).lower()
+    assert probed["d"].mean > 0
+
+
+def test_equal_accuracies_have_no_slope():
+    (grid,) = judged([made({"a": 0.0, "b": 0.1})]).grids
+    assert [entry.text for entry in dict(grid.rows)["slope"]] == [MISSING, "+1", MISSING]
+    assert "nan" not in json.dumps(grid.data).lower()
 
 
 def test_accuracies_are_selected_on_validation_and_averaged_over_trials():
