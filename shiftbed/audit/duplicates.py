@@ -11,6 +11,7 @@ from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
 from shiftbed.data import card, load
 from shiftbed.data.dataset import Domain, MultiDomainDataset
+from shiftbed.data.load import example_names
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import array_hash
 from shiftbed.tables.grids import Entry, Grid
@@ -24,6 +25,7 @@ DIFFERENCE = 0.12  # of thumbnails, over their contrast, below which they are on
 COLOUR = 12.0  # grey levels by which the mean colours of one image may differ
 CONTRAST = 4.0  # grey levels: flatter images are like any other flat one
 MOST = 4000  # images of a domain, evenly spaced
+NAMED = 5  # pairs of domains of which two files are named
 WORRYING = 0.005  # the share of a domain from which duplicates are an alarm
 
 
@@ -85,8 +87,13 @@ def _rows(data: MultiDomainDataset) -> Iterable[dict[str, Any]]:
             "identical": len({pair[side] for pair in pairs if pair.identical}),
             "same_label": len({pair[side] for pair in pairs if pair.same_label}),
             "share": count / sizes[smaller],
-            "example": [list(pairs[0].one), list(pairs[0].other)],
+            "example": [_named(data.card.name, *pair) for pair in pairs[0][:2]],
         }
+
+
+def _named(dataset: str, domain: str, place: int) -> str:
+    """What a person calls an example: its file, or its place in the domain."""
+    return example_names(dataset, domain)[place]
 
 
 def twins(domains: Sequence[Domain]) -> list[Twins]:
@@ -169,6 +176,9 @@ def _grid(rows: list[dict[str, Any]]) -> Grid:
             )
             for row in rows
         ],
-        notes=[f"At most {MOST:,} images of a domain were compared. The share is that of the smaller domain."],
+        notes=[
+            f"At most {MOST:,} images of a domain were compared. The share is that of the smaller domain.",
+            *(f"Such as {row['example'][0]} and {row['example'][1]}." for row in rows[:NAMED]),
+        ],
         data=rows,
     )

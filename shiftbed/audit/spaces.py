@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from shiftbed.algorithms import ALGORITHMS
 from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import ShiftbedError
@@ -62,9 +63,20 @@ def search_spaces(subject: Subject) -> Finding:
         return Finding(SOURCE, "alarm", sentence, [_grid(rows)])
     if not values:
         return Finding(SOURCE, "unknown", f"no job's space is known.{notes}")
+    unregistered = sorted(name for name in {about["algorithm"] for about in subject.abouts} if not _is_known(name))
+    if unregistered:  # the new method is the one whose draws matter most
+        sentence = f"the draws of {', '.join(unregistered)} are not known here; name their file with --code.{notes}"
+        return Finding(SOURCE, "unknown", sentence)
     count = len({(dataset, algorithm) for dataset, algorithm, _ in values})
     every = "the one space" if count == 1 else f"all {count} spaces"
     return Finding(SOURCE, "clear", f"the values of {every} are those of the registered draws.{notes}")
+
+
+def _is_known(algorithm: str) -> bool:
+    try:
+        return ALGORITHMS[algorithm] is not None
+    except ShiftbedError:
+        return False
 
 
 def _space(dataset: str, algorithm: str, named: str) -> Space | None:

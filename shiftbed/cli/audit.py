@@ -8,10 +8,12 @@ import typer
 
 from shiftbed.cli.shared import (
     AsJson,
+    Code,
     Device,
     Workers,
     app,
     console,
+    load_classes,
     log,
     names,
     next_command,
@@ -52,6 +54,7 @@ def audit(
     trials: Annotated[int, typer.Option(min=1, help="With --run: repetitions.")] = 1,
     device: Device = None,
     workers: Workers = None,
+    code: Code = None,
     brief: Annotated[bool, typer.Option("--brief", help="The verdicts alone.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -67,6 +70,7 @@ def audit(
     from shiftbed.sweeps.blind import is_sealed
     from shiftbed.training.store import LocalStore
 
+    load_classes(code)
     only_with("--run", run, weights=weights, stand_in=stand_in, draws=draws > 1, trials=trials > 1, workers=workers)
     if blind and run:
         raise ShiftbedError("A blind audit uses no accuracy on test domains, which --run measures; leave one out.")

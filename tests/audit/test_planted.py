@@ -66,6 +66,16 @@ def test_a_narrowed_space_is_called_so(sweep):
     assert len(grid.data) == 3  # one for each algorithm
 
 
+def test_an_algorithm_that_is_not_registered_here_was_not_compared(sweep):
+    for path in sweep.glob("jobs/*/job.json"):
+        about = json.loads(path.read_text())
+        if about["algorithm"] == "CORAL":
+            path.write_text(json.dumps({**about, "algorithm": "Mine"}))
+    found = audit_sweep(sweep)["search space"]
+    assert found.verdict == "unknown"
+    assert "the draws of Mine are not known here; name their file with --code." in found.sentence
+
+
 def test_a_winner_chosen_by_test_accuracy_is_found(sweep):
     table = sweep.parent / "table.json"
     table.write_text(render(read_tables(sweep, ["training-domain-validation"]), "json"))
@@ -156,6 +166,8 @@ def test_copies_encoded_anew_in_a_training_folder_are_found(images):
     (row,) = found.grids[0].data
     assert (row["images"], row["identical"], row["same_label"]) == (12, 0, 12)
     assert {row["smaller"], row["larger"]} == {"one", "two"}
+    assert [name.split("/")[-3] for name in row["example"]] == ["one", "two"]
+    assert f"Such as {row['example'][0]} and {row['example'][1]}." in found.grids[0].notes
 
 
 def test_test_labels_in_a_manifest_are_found(images):
