@@ -310,7 +310,7 @@ def _matrix(
     name = asked.name
     wanted = [] if measures == ["all"] else measures or ["diversity-correlation"]
     saved = out / f"{name}-pairs.kept"
-    how = tuple((name, options[name]) for name in ("method", "network", "runs", "most", "calibrate"))
+    how = tuple((name, options[name]) for name in ("method", "network", "runs", "most", "calibrate", "baseline"))
     settings = replace(asked.settings(), how=how)
     found = every_pair(asked.samples(), wanted, settings, saved=saved, on_progress=bar)
     if not found.names:

@@ -91,7 +91,7 @@ def bounds_of(
             )
         errors.append(float((predicted != side.labels).mean()))
     concept = disagreements(p, q, settings)
-    found = discrepancy(p, q, settings, max(len(p.classes), 2))
+    found = discrepancy(p, q, settings)
     # Where networks learned nothing, the bounds hold with the most or the least that a shift can be.
     covariate = 1.0 if found.failed else max(0.0, found.value)
     least = min(1.0 if one.failed else one.value for one in concept)

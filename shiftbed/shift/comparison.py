@@ -23,7 +23,8 @@ NEGLIGIBLE = 1e-12  # a deviation this small beside the values is that of a cons
 def distances(x: np.ndarray, y: np.ndarray, device: str = "cpu") -> np.ndarray:
     """The Euclidean distance of every row of the one to every row of the other."""
     one, other = (torch.as_tensor(rows, dtype=torch.float64, device=device) for rows in (x, y))
-    return torch.cdist(one, other).cpu().numpy()
+    centre = torch.cat([one, other]).mean(0)  # squares of values far from 0 would leave no digits for their differences
+    return torch.cdist(one - centre, other - centre).cpu().numpy()
 
 
 # --- earth mover's distance ------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class Discrepancy:
         return self.on_training <= 0
 
 
-def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> Discrepancy:
+def discrepancy(p: Sample, q: Sample, settings: Settings) -> Discrepancy:
     """The discrepancy distance of Mansour et al. at 0-1 loss: for rich networks, the total variation of the inputs.
 
     Two networks are trained to disagree more on p than on q, two others the other way round. The pair that differs more
@@ -97,8 +97,7 @@ def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> D
     Args:
         p: One side.
         q: The other.
-        settings: How networks are trained.
-        outputs: The classes that the networks tell apart.
+        settings: How networks are trained, and between how many outputs they choose.
     """
     parts = [one.split(1 - HELD_OUT, settings.seed) for one in (p, q)]
     scale = Scale.of(np.concatenate([fit.inputs for fit, _ in parts]))
@@ -106,7 +105,7 @@ def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> D
     ways = (((fit_p, fit_q), (held_p, held_q)), ((fit_q, fit_p), (held_q, held_p)))
     for attempt in ever_slower(settings):
         found = max(
-            (_trained(fit, held, outputs, attempt) for fit, held in ways),
+            (_trained(fit, held, attempt) for fit, held in ways),
             key=lambda one: np.nan_to_num(one.soft_on_training, nan=-1.0),
         )
         if not found.failed:
@@ -115,10 +114,10 @@ def discrepancy(p: Sample, q: Sample, settings: Settings, outputs: int = 2) -> D
 
 
 def _trained(
-    fit: tuple[torch.Tensor, torch.Tensor], held: tuple[torch.Tensor, torch.Tensor], outputs: int, settings: Settings
+    fit: tuple[torch.Tensor, torch.Tensor], held: tuple[torch.Tensor, torch.Tensor], settings: Settings
 ) -> Discrepancy:
     """What two networks come to that are trained to differ more on the first of two samples than on the second."""
-    pair = train_apart(*fit, outputs, settings, settings.seed)
+    pair = train_apart(*fit, settings.outputs, settings, settings.seed)
     shares = [float(in_batches(pair.disagree, x).mean()) for x in held]
     return Discrepancy(
         shares[0] - shares[1],
@@ -136,8 +135,7 @@ def _difference(loss: Callable[[torch.Tensor], torch.Tensor], plus: torch.Tensor
 
 @measure("covariate", "NICO++'s covariate shift: discrepancy of two networks, held out", highest=1.0)
 def _covariate(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
-    labelled = [len(one.classes) for one in (p, q) if one.labels is not None]
-    found = discrepancy(p, q, settings, max([2, *labelled]))
+    found = discrepancy(p, q, settings)
     memory = f"{found.on_training:.3f} on the examples it was trained on, which measures memory"
     return [
         estimate(

@@ -91,14 +91,21 @@ def held_out_features(
     """One network a run, each with another fifth held out; without a network the inputs are the features.
 
     Networks without batch norm are trained side by side.
+
+    Raises:
+        DataError: There are too few groups: a fifth leaves nothing of a side to learn from, or nothing to measure.
     """
     assert p.labels is not None and q.labels is not None
+    classes = (p.labels, q.labels)
+    if network is None and runs == 1:  # nothing is held out, so that groups may be as few as they are
+        return [HeldOut(standardised(p.vectors, q.vectors), classes)]
     held_out = [[of_side == run % FOLDS for of_side in folds(p, q, seed + run // FOLDS)] for run in range(runs)]
     if network is None:
-        vectors, classes = standardised(p.vectors, q.vectors), (p.labels, q.labels)
-        if runs == 1:
-            return [HeldOut(vectors, classes)]
+        vectors = standardised(p.vectors, q.vectors)
         return [_told_by_densities(vectors, classes, of_run, device) for of_run in held_out]
+    for one, in_runs in zip((p, q), zip(*held_out, strict=True), strict=True):
+        if not all(held.any() for held in in_runs):
+            raise one.too_few_groups()
     sides = [
         (torch.from_numpy(one.inputs).float().to(device), torch.from_numpy(np.asarray(one.labels)).to(device))
         for one in (p, q)

@@ -54,12 +54,19 @@ def folds(p: Sample, q: Sample, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
     A group is in the same fifth of both sides: a network that has seen a thing in one domain would else take it for
     that domain's when it meets it in the other.
+
+    Raises:
+        DataError: The groups of a side fall into one fifth: whoever holds that out learns nothing of the side.
     """
     random = np.random.default_rng((seed, 1))
     if p.groups is not None and q.groups is not None:
         known = np.union1d(p.groups, q.groups)
         of_group = random.permutation(len(known)) % FOLDS
-        return of_group[np.searchsorted(known, p.groups)], of_group[np.searchsorted(known, q.groups)]
+        of_p, of_q = (of_group[np.searchsorted(known, groups)] for groups in (p.groups, q.groups))
+        for side, numbers in ((p, of_p), (q, of_q)):
+            if len(np.unique(numbers)) < 2:
+                raise side.too_few_groups()
+        return of_p, of_q
     made = []
     for side in (p, q):
         assert side.labels is not None

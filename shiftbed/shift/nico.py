@@ -104,6 +104,7 @@ def covariate_and_concept(
         seed=run,
         network=network or _usual_network(p),
         steps=max(1, epochs * len(p) // (2 * PAPER.batch_size)),  # half of the examples are held out
+        outputs=max(2, len(p.classes), len(q.classes)),  # the paper's networks give distributions over labels
         device=find_runtime(device).device,
     )
     who = f"{', '.join(drawn.train)} against {', '.join(drawn.test)}: {', '.join(drawn.classes)}"

@@ -85,11 +85,16 @@ class Sample:
             return mixed[: round(share * len(self))], mixed[round(share * len(self)) :]
         first = np.array([_digest(np.array([group, seed])) / 2**64 < share for group in self.groups])
         if first.all() or not first.any():
-            raise DataError(
-                f"The examples of '{self.name}' are of {len(np.unique(self.groups))} groups, too few to hold some out; "
-                "take more, or drop the groups."
-            )
+            raise self.too_few_groups()
         return self[first], self[~first]
+
+    def too_few_groups(self) -> DataError:
+        """What to say where examples must be held out, and the groups that stay together leave none or take all."""
+        count = 0 if self.groups is None else len(np.unique(self.groups))
+        return DataError(
+            f"The examples of '{self.name}' are of {count} group{'' if count == 1 else 's'}, too few to hold some out; "
+            "take more, or drop the groups."
+        )
 
 
 def sample(

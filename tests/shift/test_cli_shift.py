@@ -94,9 +94,11 @@ def test_a_matrix_marks_what_chance_gives_and_what_says_little():
         estimate("emd", 4.7, 0.1, 50, no_shift=5.2),
         estimate("emd", 5.7, 0.1, 50, no_shift=5.2),
         estimate("covariate", 0.5, 0.2, 50, highest=1.0),
+        estimate("mmd", 0.001, 0.001, 50, no_shift=-0.0001),
         ShiftEstimate("correlation", 0.5),
     ]
-    assert [*map(cli_shift._in_matrix, found)] == ["(4.700)\n±0.100", "5.700\n±0.100", "0.500?\n±0.200", "0.500"]
+    shown = ["(4.700)\n±0.100", "5.700\n±0.100", "0.500?\n±0.200", "(0.001)\n±0.001", "0.500"]
+    assert [*map(cli_shift._in_matrix, found)] == shown
     assert cli_shift._in_matrix(None) == ""
 
 
@@ -109,6 +111,11 @@ def test_the_matrix_is_measured_as_it_is_asked_for(tmp_path, monkeypatch):
     alone = measure_shift(made, **by, baseline=False, device="cpu")
     assert cell["estimates"][1]["value"] == alone.correlation.value
     assert cell["estimates"][1]["count"] == alone.correlation.count <= 60
+    with_baseline = measure_shift(made, **by, device="cpu")
+    for name, one in zip(("diversity", "correlation"), cell["estimates"], strict=True):
+        assert one["details"]["no shift"] == getattr(with_baseline, name).details["no shift"]
+    (cell,) = json.loads(call("closed form", "--matrix", "--no-baseline", *words))["cells"]
+    assert "no shift" not in cell["estimates"][1]["details"], "and what was kept with one is not taken for it"
     with pytest.raises(ShiftbedError, match="--model is about two sides, and --matrix compares all domains"):
         call("closed form", "--matrix", "--model", "run", "--out", str(tmp_path))
 

@@ -1,6 +1,7 @@
 """Covariate and concept shift against total variations and label swaps that are known, and the bounds."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,6 +79,12 @@ def test_covariate_shift_is_symmetric_and_needs_no_labels():
     assert swapped.value == pytest.approx(found.value, abs=0.02)
     order = np.random.default_rng(1).permutation(300)
     assert take("covariate", sample("p", p.inputs[order]), q, QUICK) == [found]
+
+
+def test_labels_say_nothing_of_covariate_shift():
+    p, q = prototypes("p", [1] * 10, TEN, 600), prototypes("q", UNEVEN, TEN, 600, 1)
+    unlabelled = (replace(one, labels=None) for one in (p, q))
+    assert take("covariate", p, q, QUICK) == take("covariate", *unlabelled, QUICK)
 
 
 def test_images_are_measured_by_the_network_that_is_named():

@@ -258,6 +258,13 @@ def test_the_protocol_runs_and_runs_again_from_what_it_kept(tmp_path):
     assert sum("against" in note for note in found["covariate shift"].notes) == 2
 
 
+def test_the_networks_of_the_protocol_choose_between_the_classes_as_the_paper_s_do(monkeypatch):
+    asked = []
+    monkeypatch.setattr("shiftbed.shift.nico.take", lambda name, p, q, settings: asked.append((name, settings)) or [])
+    covariate_and_concept(small_dataset(4, 6), 0)
+    assert [(name, settings.outputs) for name, settings in asked] == [("covariate", 5), ("concept", 5)]
+
+
 def test_runs_that_learned_nothing_do_not_count_and_the_table_says_so(tmp_path, monkeypatch):
     def one_run(dataset, run, **options):
         error = 0.01 if run > 0 else None  # the first learns nothing

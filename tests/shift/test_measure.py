@@ -30,7 +30,7 @@ from shiftbed.shift.ratio import (
     half_sum,
     held_out_ratios,
 )
-from shiftbed.shift.samples import sample
+from shiftbed.shift.samples import Sample, sample
 from shiftbed.shift.together import counted
 
 
@@ -250,6 +250,29 @@ def test_a_group_is_held_out_on_both_sides_together():
     of_p, of_q = folds(p, q, 0)
     fold_of = dict(zip(p.groups, of_p, strict=True))
     assert all(fold_of[group] == fold for group, fold in zip(q.groups, of_q, strict=True))
+
+
+def grouped(groups_a_side: int) -> list[Sample]:
+    """Two sides that share no group."""
+    random, numbers = np.random.default_rng(0), np.arange(80) // 2 % groups_a_side
+    return [
+        sample(name, random.normal(size=(80, 2)), np.arange(80) % 2, numbers + first)
+        for name, first in (("p", 0), ("q", groups_a_side))
+    ]
+
+
+@pytest.mark.parametrize("method", ["ratio", "kde", "kde-paper"])
+def test_groups_too_few_to_hold_some_out_are_one_sentence(quick, method):
+    with pytest.raises(DataError, match=r"'[pq]' are of 1 group, too few to hold some out; take more, or drop"):
+        compare(*grouped(1), How(method=method, baseline=False))
+    made = compare(*grouped(2), How(method=method, baseline=False))
+    assert made.accuracy is not None and made.accuracy.count == 80, "with two, one is learned from"
+
+
+def test_densities_of_learned_features_need_groups_in_every_fifth_and_without_a_network_one_run_needs_none():
+    with pytest.raises(DataError, match=r"'[pq]' are of 2 groups, too few to hold some out"):
+        compare(*grouped(2), How(method="kde", network="mlp", baseline=False))
+    assert compare(*grouped(1), How(method="kde", runs=1, baseline=False)).accuracy is None
 
 
 def test_a_pair_without_shift_is_the_same_examples_exchanged_within_classes():

@@ -36,7 +36,7 @@ def test_a_group_is_whole_in_one_part_and_in_the_same_part_of_every_domain():
 
 
 def test_one_group_cannot_be_divided():
-    with pytest.raises(DataError, match="'a' are of 1 groups, too few to hold some out"):
+    with pytest.raises(DataError, match="'a' are of 1 group, too few to hold some out"):
         sample("a", np.arange(30.0), groups=np.zeros(30, int)).split(0.5)
 
 
