@@ -279,6 +279,25 @@ def test_fixed_domains_without_one_hold_a_part_out_and_may_be_limited():
         Fixed(("0",), ("0", "15")).task("RotatedDigits", 0, 0.2)
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (Fixed(("0", "15"), ("75",), ("15",)), "'15' of RotatedDigits cannot be both trained on and validated on"),
+        (Fixed(("0",), ("75",), ("75",)), "'75' of RotatedDigits cannot be both validated on and tested"),
+    ],
+)
+def test_a_whole_domain_has_one_role(spec, words):
+    with pytest.raises(DataError, match=f"{words}; name it only once"):
+        spec.task("RotatedDigits", 0, 0.2)
+
+
+def test_no_split_of_a_card_gives_a_domain_two_roles():
+    for name in DATASETS:
+        for split in DATASETS[name].card.splits.values():
+            roles = [*split.train, *split.validation, *split.test]
+            assert len(set(roles)) == len(roles), name
+
+
 @pytest.mark.parametrize("compositional", [False, True])
 def test_flexible_settings_never_test_a_class_in_a_domain_that_trains_it(compositional):
     spec = Flexible(compositional, dominant=2, minor=2, exclusive=3, cap=7)

@@ -9,6 +9,7 @@ import numpy as np
 
 from shiftbed.accuracy.fitting import Line, rank_correlation
 from shiftbed.accuracy.studies import POINTS, Row, Scores
+from shiftbed.data.images import decode_image
 from shiftbed.drawing import COLOURS, blank, look, save
 
 
@@ -149,7 +150,7 @@ def image_sheet(images: Sequence[Any], words: Sequence[str], path: Path, columns
         for axis in axes.flat:
             axis.set_axis_off()
         for axis, image, word in zip(axes.flat, images, words, strict=False):
-            shown = np.asarray(Image.open(image).convert("RGB")) if isinstance(image, str | Path) else np.asarray(image)
+            shown = np.asarray(decode_image(Image.open(image)) if isinstance(image, str | Path) else image)
             axis.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray")
             axis.set_title(word, fontsize=7)
     return path

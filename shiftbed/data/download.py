@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from shiftbed.data.dataset import Archive
+from shiftbed.data.parts import Origin, Part
 from shiftbed.data.writing import is_full
 from shiftbed.errors import DataError
 
@@ -27,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 def download(archive: Archive, folder: Path, on_progress: Progress = lambda what, done, total: None) -> Path:
     """Fetches an archive into a folder, from the first mirror that gives it whole.
 
-    What has arrived stays in `FILE.part`, and the next try, or the next run, continues there.
+    What has arrived stays in `FILE.part`, and the next try, or the next run, continues there, from the same mirror.
 
     Args:
         archive: What to fetch.
@@ -41,28 +42,39 @@ def download(archive: Archive, folder: Path, on_progress: Progress = lambda what
     if target.exists():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
+    part = Part(target.with_name(target.name + ".part"), bool(archive.sha256))
+    begun = part.origin().address
     troubles = []
-    for mirror in archive.mirrors:
+    for mirror in sorted(archive.mirrors, key=lambda one: web_address(one) != begun):  # the others would start over
         try:
-            _fetch(web_address(mirror), part, lambda done, total: on_progress(archive.file, done, total))
+            checksum = _fetch_right(web_address(mirror), part, archive, on_progress)
         except (OSError, http.client.HTTPException) as error:
             if is_full(error):
                 raise
             troubles.append(f"{mirror}: {error}")
             continue
-        with part.open("rb") as file:
-            checksum = hashlib.file_digest(file, "sha256").hexdigest()
         if archive.sha256 and checksum != archive.sha256:
-            part.unlink()
+            part.drop()
             troubles.append(f"{mirror}: the checksum is {checksum[:12]}… and should be {archive.sha256[:12]}…")
             continue
-        part.rename(target)
+        part.becomes(target)
         return target
     raise DataError(
         f"{archive.file} could not be downloaded ({'; '.join(troubles) or 'it has no mirrors'}); get it by hand and "
         "prepare it with --from FILE."
     )
+
+
+def _fetch_right(address: str, part: Part, archive: Archive, on_progress: Progress) -> str:
+    """Fetches a file and says its checksum; pieces that do not fit together are fetched once more, as one."""
+    for _ in range(2):
+        in_pieces = _fetch(address, part, lambda done, total: on_progress(archive.file, done, total))
+        with part.path.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        if not in_pieces or checksum == archive.sha256 or not archive.sha256:
+            break
+        part.drop()
+    return checksum
 
 
 def web_address(mirror: str) -> str:
@@ -79,28 +91,43 @@ def web_address(mirror: str) -> str:
     return f"{hub.rstrip('/')}/datasets/{owner}/{name}/resolve/{revision or 'main'}/{quote('/'.join(inside))}"
 
 
-def _fetch(address: str, part: Path, on_progress: Callable[[int, int], None]) -> None:
-    """Appends to `part` until the file is whole; a broken connection is tried again from where it broke."""
+def _fetch(address: str, part: Part, on_progress: Callable[[int, int], None]) -> bool:
+    """Appends to a part until the file is whole; a broken connection is tried again from where it broke.
+
+    Returns:
+        Whether it came in several pieces.
+    """
+    in_pieces = False
     for attempt in range(TRIES):
-        have = part.stat().st_size if part.exists() else 0
+        have = part.size_from(address)
+        in_pieces |= have > 0
         request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
                 if answer.headers.get_content_type() == "text/html":  # a quota or log-in page
                     raise OSError("it answers with a web page instead of the file")
-                if have and answer.status != 206:  # this server cannot continue
+                now = Origin.of(address, answer.headers)
+                if have and answer.status == 206 and not part.goes_on(have, now, answer.headers):
+                    part.drop()
+                    continue
+                if answer.status != 206:  # the whole file, asked for or not
                     have = 0
-                total = have + int(answer.headers.get("Content-Length") or 0)
-                with part.open("ab" if have else "wb") as file:
+                if not have:
+                    part.begin(now)
+                total = now.length or have + int(answer.headers.get("Content-Length") or 0)
+                with part.path.open("ab") as file:
                     while chunk := answer.read(CHUNK):
                         file.write(chunk)
                         have += len(chunk)
                         on_progress(have, total)
                 if have >= total:
-                    return
+                    return in_pieces
         except urllib.error.HTTPError as error:
-            if error.code == 416 and have:  # nothing is left to send
-                return
+            if error.code == 416 and have:  # nothing is left to send, or the part is of another file
+                if part.is_whole(have, error.headers):
+                    return in_pieces
+                part.drop()
+                continue
             if error.code < 500:
                 raise
         except (OSError, http.client.HTTPException) as error:

@@ -150,7 +150,7 @@ def _refuse_lone_classes(listing: Listing) -> None:
 def list_manifest(manifest: Path) -> Listing:
     """The examples of a manifest: CSV, JSON lines or Parquet with path, class, domain and optional group and split.
 
-    Paths are relative to the manifest's folder.
+    Paths are relative to the manifest's folder, or absolute.
 
     Raises:
         DataError: A column or a file is missing, nothing is listed, or a class is in one domain only.
@@ -172,7 +172,9 @@ def list_manifest(manifest: Path) -> Listing:
             empty = next(name for name in COLUMNS if values[name] is None)
             advice = "; leave images without labels out, and name their folder with --on" if empty == "class" else ""
             raise DataError(f"Row {number} of {manifest} has no {empty}{advice}.")
-        path = manifest.parent / values["path"]
+        # Absolute, so that those beside the manifest have a folder in common with those given in full; not resolved, so
+        # that their order, and with it the dataset's version, stays what it was.
+        path = (manifest.parent / values["path"]).absolute()
         if not path.is_file():
             raise DataError(f"Row {number} of {manifest} names {values['path']}, which is not a file beside it.")
         examples.append(Example(path, values["domain"], values["class"], values["group"], values["split"]))

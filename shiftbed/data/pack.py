@@ -18,17 +18,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from shiftbed.data.arrays import FORMAT, read_arrays, write_description
 from shiftbed.data.dataset import Card, Domain, MultiDomainDataset
 from shiftbed.data.examples import Listing
+from shiftbed.data.images import Refused, decode, image_size
 from shiftbed.data.writing import sole_writer
 from shiftbed.errors import DataError
 from shiftbed.hashing import canonical, digest
@@ -73,49 +72,6 @@ class RaggedImages(Sequence[np.ndarray]):
         shape = (int(row["height"]), int(row["width"]), CHANNELS)
         start = int(row["offset"])
         return self._pixels[start : start + shape[0] * shape[1] * CHANNELS].reshape(shape)
-
-
-@dataclass(frozen=True)
-class Refused:
-    """An image that cannot be packed, and why."""
-
-    path: Path
-    why: str
-
-
-def image_size(path: Path) -> tuple[int, int] | Refused:
-    """Height and width from the file's header, as the image will be seen."""
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            if image.getexif().get(0x0112, 1) >= 5:  # stored on its side
-                width, height = height, width
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-        return Refused(path, f"not a readable image ({error})")
-    if min(width, height) < 2:
-        return Refused(path, f"an image of {width}×{height} pixels")
-    return height, width
-
-
-def decode(path: Path, height: int, width: int) -> np.ndarray | Refused:
-    """An image as uint8 H×W×3 of the given size; the first frame of an animation, upright, 16 bits scaled to 8."""
-    try:
-        with Image.open(path) as opened:
-            image: Image.Image = opened
-            if image.mode.startswith("I") or image.mode == "F":
-                grey = np.asarray(image, dtype=np.float64)
-                image = Image.fromarray((grey / 257 if grey.max() > 255 else grey).clip(0, 255).astype(np.uint8))
-            elif image.mode == "P" and "transparency" in image.info:
-                image = image.convert("RGBA")
-            if image.mode in ("RGBA", "LA"):  # transparent is white, as a browser shows it
-                layer = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-            turned = ImageOps.exif_transpose(image).convert("RGB")
-            if turned.size != (width, height):
-                turned = turned.resize((width, height), Image.Resampling.LANCZOS)
-            return np.asarray(turned)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        return Refused(path, f"a damaged image ({error})")
 
 
 def packed_index(listing: Listing, sizes: Sequence[tuple[int, int]], short_side: int | None) -> np.ndarray:

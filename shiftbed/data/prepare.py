@@ -12,8 +12,9 @@ from shiftbed.data.arrays import check_counts, write_arrays
 from shiftbed.data.dataset import DATASETS, Card, DatasetEntry, MultiDomainDataset
 from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
+from shiftbed.data.images import Refused, image_size
 from shiftbed.data.load import forget, unknown_dataset
-from shiftbed.data.pack import Refused, image_size, read_card, read_refused, write_pack
+from shiftbed.data.pack import read_card, read_refused, write_pack
 from shiftbed.data.roots import data_root, pack_folder, prepared_names
 from shiftbed.data.writing import full_disk_as_sentence
 from shiftbed.errors import DataError, UnknownNameError

@@ -5,7 +5,7 @@ from shiftbed.networks.convolutional import SmallConv
 from shiftbed.networks.featurizers import MNIST_CNN, Featurizer, ResNet, WholeFish
 from shiftbed.networks.heads import Classifier, ContextNet
 from shiftbed.networks.perceptrons import MLP
-from shiftbed.networks.weights import load_initial_weights, weights_digest
+from shiftbed.networks.weights import load_initial_weights, stride_first, weights_digest
 
 __all__ = [
     "MLP",
@@ -19,5 +19,6 @@ __all__ = [
     "SmallConv",
     "WholeFish",
     "load_initial_weights",
+    "stride_first",
     "weights_digest",
 ]

@@ -23,11 +23,13 @@ class FeaturizerModule(nn.Module):
         stages: The modules whose outputs are convolution maps (N×C×H×W), in order; empty if there are none. A forward
             hook on one of them sees and can replace its map.
         body: The module whose parameters bear the names that published weights have.
+        strides_first: Whether initial weights had a ResNet's strides moved to the first convolution of its blocks.
     """
 
     name: str
     n_outputs: int
     revision: int = 1
+    strides_first: bool = False
 
     def __init__(self, input_shape: tuple[int, ...], hparams: Mapping[str, Any]) -> None:
         super().__init__()

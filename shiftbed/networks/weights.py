@@ -113,8 +113,16 @@ def load_initial_weights(featurizer: FeaturizerModule, initial: str) -> str:
     checkpoint, notes = _read(path)
     layouts.fit(checkpoint, featurizer.body, f"The weights of {path.name} and the network {featurizer.name}")
     if "conv1" in notes.get("stride", ""):
-        _stride_first(featurizer.body)
+        stride_first(featurizer)
     return _digest(path)
+
+
+def stride_first(featurizer: FeaturizerModule) -> None:
+    """Moves the stride of a ResNet's blocks to their first convolution, where the first ResNet paper has it."""
+    resnet: Any = featurizer.body
+    for stage in (resnet.layer2, resnet.layer3, resnet.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    featurizer.strides_first = True
 
 
 def weights_digest(initial: str | None, network: str) -> str | None:
@@ -259,9 +267,3 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if not isinstance(checkpoint, dict):
         raise DataError(f"{path} holds a {type(checkpoint).__name__}, not tensors by name; save its state_dict.")
     return checkpoint, {}
-
-
-def _stride_first(resnet: Any) -> None:
-    """Moves the stride of a ResNet's blocks to their first convolution, where the first ResNet paper has it."""
-    for stage in (resnet.layer2, resnet.layer3, resnet.layer4):
-        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from itertools import combinations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -115,9 +116,7 @@ class Fixed(TaskSpec):
         """The splits in the order training, validation, test."""
         known = card(dataset)
         _refuse_unknown(known, (*self.train, *self.validation, *self.test))
-        both = set(self.train) & set(self.test)
-        if both:
-            raise DataError(f"Domain '{both.pop()}' of {known.name} cannot be both trained on and tested.")
+        self._refuse_overlap(known)
         positions = {domain: position for position, domain in enumerate(known.domains)}
         splits = []
         for domain in self.train:
@@ -139,6 +138,16 @@ class Fixed(TaskSpec):
                 indices = capped(np.asarray(load(dataset)[domain].labels), self.cap, seed_hash(0, positions[domain]))
             splits.append(Split(domain, "all", "test", indices))
         return Task(tuple(splits))
+
+    def _refuse_overlap(self, known: Card) -> None:
+        """Whole domains have one role: what is trained on, or selected on, would be tested or validated again."""
+        used = {"trained on": self.train, "validated on": self.validation, "tested": self.test}
+        for (one, first), (other, second) in combinations(used.items(), 2):
+            both = [name for name in first if name in second]
+            if both:
+                raise DataError(
+                    f"Domain '{both[0]}' of {known.name} cannot be both {one} and {other}; name it only once."
+                )
 
     def family(self) -> list[Any]:
         """The same training and validation, the same selection of test images."""

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm
+from shiftbed.data.images import ERRORS, Refused, decode, decode_image, image_size
 from shiftbed.errors import DataError, StoreError
 from shiftbed.hashing import canonical
-from shiftbed.networks import FeaturizerModule
+from shiftbed.networks import FeaturizerModule, stride_first
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
 from shiftbed.training.store import read_json
@@ -38,6 +39,9 @@ def encode_weights(trainer: Trainer) -> bytes:
         "preprocessing": job.recipe.model_dump(include={"image_size", "augmentation"}),
         "step": trainer.step,
     }
+    early = [name for name, module in trainer.algorithm.named_modules() if getattr(module, "strides_first", False)]
+    if early:  # initial weights had the network changed, which its own weights do not tell
+        about["strides_first"] = early
     # One entry: several are written in no fixed order, and equal jobs have equal files.
     return save(trainer.weights(), {"shiftbed": canonical(about).decode()})
 
@@ -141,18 +145,29 @@ class Model:
 
 
 def _as_array(image: Any, channels: int) -> np.ndarray:
-    """An image H×W×C as bytes; files and PIL images are grey for a network of one channel."""
+    """An image H×W×C as bytes; files and PIL images are read as `prepare` reads them, grey for one channel."""
     from PIL import Image
 
     if isinstance(image, str | Path):
+        image = Image.fromarray(_read(Path(image)))
+    elif isinstance(image, Image.Image):
         try:
-            with Image.open(image) as opened:
-                return _as_array(opened, channels)
-        except OSError as error:
-            raise DataError(f"The image {image} cannot be read: {error.strerror or error}.") from error
+            image = decode_image(image)
+        except ERRORS as error:
+            raise DataError(f"A PIL image that was given cannot be read: {error}.") from error
     if isinstance(image, Image.Image):
-        return np.array(image.convert("L"))[..., None] if channels == 1 else np.array(image.convert("RGB"))
+        return np.array(image.convert("L"))[..., None] if channels == 1 else np.array(image)
     return np.require(image, requirements=["C", "W"])  # torch warns of arrays that it might but must not write to
+
+
+def _read(path: Path) -> np.ndarray:
+    """An image file in its own size, with the pixels that a pack would have."""
+    size = image_size(path)
+    image = size if isinstance(size, Refused) else decode(path, *size)
+    if isinstance(image, Refused):
+        why = f"it is {image.why}" if path.is_file() else "No such file"
+        raise DataError(f"The image {path} cannot be read: {why}.")
+    return image
 
 
 def load(run: str | Path, device: str = "cpu") -> Model:
@@ -185,7 +200,22 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     lost = [name for name in missing if name in dict(algorithm.named_parameters())]
     if lost:
         raise StoreError(f"{path} lacks {', '.join(lost[:3])}: it belongs to another version of {about['algorithm']}.")
+    _as_initial_weights_had_it(algorithm, tensors, about.get("strides_first", []))
     return Model(algorithm.to(device), classes, about)
+
+
+def _as_initial_weights_had_it(algorithm: Algorithm, tensors: dict[str, torch.Tensor], early: Sequence[str]) -> None:
+    """What a network owes to its initial weights, which may be gone by now, besides its parameters.
+
+    That is the normalisation of images, which is in buffers that no state has but the file does, and the place of a
+    ResNet's strides.
+    """
+    for name, buffer in algorithm.named_buffers():
+        if name in tensors:
+            buffer.copy_(tensors[name])
+    for name, module in algorithm.named_modules():
+        if name in early and isinstance(module, FeaturizerModule):
+            stride_first(module)
 
 
 def job_of(folder: Path) -> dict[str, Any] | None:

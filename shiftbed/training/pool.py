@@ -18,6 +18,7 @@ from shiftbed.protocols import Split
 from shiftbed.training.augment import padded
 
 SHARE_OF_MEMORY = 0.5  # of what is free on a device, for the examples of one dataset
+AT_ONCE = 256  # images that are reduced together
 MEMORY = Path("/proc/meminfo")
 
 
@@ -79,7 +80,7 @@ def _pool(dataset: str, version: int | str, image_size: int | None, device: str)
     labels = torch.from_numpy(np.concatenate([domain.labels for domain in domains])).to(device)
     inputs = [domain.inputs for domain in domains]
     if image_size is not None:
-        inputs = [_reduced(values, image_size) for values in inputs]
+        inputs = [*_of_one_size([_reduced(values, image_size) for values in inputs], image_size)]
     images = np.asarray(inputs[0][0]).dtype == np.uint8
     original, packed = _sizes(inputs) if images else (None, None)
     arrays = [values for values in inputs if isinstance(values, np.ndarray)]
@@ -124,9 +125,25 @@ def _reduced(values: Sequence[np.ndarray] | np.ndarray, side: int) -> np.ndarray
     """Images averaged down to a square; an array of images that are no larger stays as it is."""
     if isinstance(values, np.ndarray) and (values.dtype != np.uint8 or side >= min(values.shape[1:3])):
         return values
-    if isinstance(values, np.ndarray):
-        return _averaged(torch.from_numpy(np.array(values)), side)
-    return np.concatenate([_averaged(torch.from_numpy(np.array(image))[None], side) for image in values])
+    return _squares(values, side)
+
+
+def _of_one_size(inputs: list[np.ndarray], side: int) -> list[np.ndarray]:
+    """Domains of images that still differ in size, since some are smaller, brought to one square."""
+    if any(values.dtype != np.uint8 for values in inputs) or len({values.shape[1:3] for values in inputs}) == 1:
+        return inputs
+    return [values if values.shape[1:3] == (side, side) else _squares(values, side) for values in inputs]
+
+
+def _squares(values: Sequence[np.ndarray] | np.ndarray, side: int) -> np.ndarray:
+    """Images averaged to a square, some at a time: as floats all of them may be more than the memory holds."""
+    if not isinstance(values, np.ndarray):
+        return np.concatenate([_averaged(torch.from_numpy(np.array(image))[None], side) for image in values])
+    squares = np.empty((len(values), side, side, values.shape[3]), np.uint8)
+    for start in range(0, len(values), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        squares[part] = _averaged(torch.from_numpy(np.array(values[part])), side)
+    return squares
 
 
 def _averaged(images: torch.Tensor, side: int) -> np.ndarray:

@@ -93,6 +93,7 @@ class Recipe(BaseModel):
         how = [self.name, self.arithmetic(), self.holdout, self.fixed]
         # Left out at their defaults, so that tables of before stay whole.
         how += [value for value in (self.initial_weights, self.precision) if value not in (None, "float32")]
+        how += [{"space": self.space}] if self.space != _own_space(self.name) else []
         return canonical(how)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -117,6 +118,11 @@ def _recipe_file(name: str) -> dict[str, Any]:
     fields = yaml.safe_load((files("shiftbed.training") / "recipes" / f"{name}.yaml").read_text())
     included = fields.pop("include", None)
     return _merged(_recipe_file(included), fields) if included else fields
+
+
+def _own_space(name: str) -> str:
+    """The search space of a recipe as its file has it."""
+    return _recipe_file(name).get("space", DEFAULT_SPACE) if name in recipe_names() else DEFAULT_SPACE
 
 
 def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import tarfile
 import threading
 import zipfile
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -14,16 +15,20 @@ import pytest
 from shiftbed.data import download as downloading
 from shiftbed.data.dataset import Archive
 from shiftbed.data.download import download, unpack
+from shiftbed.data.parts import Origin, Part
 from shiftbed.errors import DataError
 
 
 class Server:
     """Serves some bytes, honouring ranges, and drops the connection in the middle of the first answers.
 
-    A file that is a text is the address where the file now is.
+    A file that is a text is the address where the file now is. `tag` is the ETag of all files, and `beside` how far
+    from where it was asked to a piece begins.
     """
 
-    def __init__(self, files: dict[str, bytes | str], drops: int = 0, ranges: bool = True) -> None:
+    def __init__(
+        self, files: dict[str, bytes | str], drops: int = 0, ranges: bool = True, tag: str = "", beside: int = 0
+    ) -> None:
         outer = self
         self.asked: list[str | None] = []
         self.drops = drops
@@ -42,9 +47,19 @@ class Server:
                     return
                 wanted = self.headers.get("Range") if ranges else None
                 outer.asked.append(wanted)
-                start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+                start = int(wanted.removeprefix("bytes=").rstrip("-")) + beside if wanted else 0
+                if wanted and start >= len(content):
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(content)}")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 self.send_response(206 if wanted else 200)
                 rest = content[start:]
+                if wanted:
+                    self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+                if tag:
+                    self.send_header("ETag", tag)
                 self.send_header("Content-Length", str(len(rest)))
                 self.send_header("Content-Type", "text/html" if self.path.endswith("quota") else "application/x-tar")
                 self.end_headers()
@@ -54,7 +69,8 @@ class Server:
                     self.wfile.flush()
                     self.connection.close()
                     return
-                self.wfile.write(rest)
+                with suppress(OSError):  # an answer that nobody wants is not read to its end
+                    self.wfile.write(rest)
 
             def log_message(self, *_):
                 pass
@@ -93,6 +109,84 @@ def test_an_interrupted_run_continues_in_the_next(tmp_path):
     with Server({"/a.tar": CONTENT}) as server:
         download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",), sha256=SHA), tmp_path)
     assert server.asked == ["bytes=1000-"]
+
+
+def begun(folder, content, address, tag=""):
+    """A part of `a.tar`, as an interrupted run leaves it."""
+    part = Part(folder / "a.tar.part", verified=False)
+    part.begin(Origin(address, tag))
+    part.path.write_bytes(content)
+
+
+@pytest.mark.parametrize("checksum", [SHA, ""], ids=["with a checksum", "without"])
+def test_what_a_broken_mirror_sent_is_not_mixed_with_the_file_of_the_next(tmp_path, monkeypatch, checksum):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    old = b"OLD!" * (len(CONTENT) // 4)
+    with Server({"/a.tar": old}, drops=99) as outdated, Server({"/a.tar": CONTENT}) as good:
+        mirrors = tuple(f"{server.address}/a.tar" for server in (outdated, good))
+        path = download(Archive(file="a.tar", mirrors=mirrors, sha256=checksum), tmp_path)
+    assert path.read_bytes() == CONTENT and good.asked == [None]
+    assert [one.name for one in tmp_path.iterdir()] == ["a.tar"]
+
+
+def test_the_mirror_that_a_part_came_from_is_asked_first(tmp_path):
+    with Server({"/one": CONTENT, "/two": CONTENT}) as server:
+        begun(tmp_path, CONTENT[:1000], f"{server.address}/two")
+        mirrors = (f"{server.address}/one", f"{server.address}/two")
+        assert download(Archive(file="a.tar", mirrors=mirrors), tmp_path).read_bytes() == CONTENT
+    assert server.asked == ["bytes=1000-"]
+
+
+def test_a_mirror_that_has_nothing_leaves_the_part_of_another_alone(tmp_path):
+    with Server({}) as server, pytest.raises(DataError, match="404"):
+        begun(tmp_path, CONTENT[:1000], "http://elsewhere/a.tar")
+        download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",)), tmp_path)
+    assert (tmp_path / "a.tar.part").read_bytes() == CONTENT[:1000]
+
+
+def test_a_part_whose_origin_is_not_known_is_continued_only_where_a_checksum_would_tell(tmp_path):
+    (tmp_path / "a.tar.part").write_bytes(b"x" * 1000)
+    with Server({"/a.tar": CONTENT}) as server:
+        path = download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",)), tmp_path)
+    assert path.read_bytes() == CONTENT and server.asked == [None]
+
+
+def test_pieces_with_a_wrong_checksum_are_fetched_once_more_as_one(tmp_path):
+    with Server({"/a.tar": CONTENT}) as server:
+        begun(tmp_path, b"x" * 1000, f"{server.address}/a.tar")
+        path = download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",), sha256=SHA), tmp_path)
+    assert path.read_bytes() == CONTENT and server.asked == ["bytes=1000-", None]
+
+
+def test_a_part_that_is_whole_is_not_fetched_again_and_a_longer_one_is_of_another_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    for content, asked in ((CONTENT, 1), (CONTENT + b"stale", 2)):
+        with Server({"/a.tar": CONTENT}) as server:
+            begun(tmp_path, content, f"{server.address}/a.tar")
+            path = download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",)), tmp_path)
+        assert path.read_bytes() == CONTENT
+        assert server.asked == [f"bytes={len(content)}-", None][:asked]
+        path.unlink()
+
+
+def test_a_file_that_was_replaced_meanwhile_is_fetched_from_its_beginning(tmp_path):
+    with Server({"/a.tar": CONTENT}, tag='"new"') as server:
+        begun(tmp_path, b"x" * 1000, f"{server.address}/a.tar", tag='"old"')
+        path = download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",)), tmp_path)
+    assert path.read_bytes() == CONTENT and server.asked == ["bytes=1000-", None]
+
+
+def test_a_piece_that_begins_elsewhere_is_not_appended(tmp_path):
+    with Server({"/a.tar": CONTENT}, beside=7) as server:
+        begun(tmp_path, CONTENT[:1000], f"{server.address}/a.tar")
+        path = download(Archive(file="a.tar", mirrors=(f"{server.address}/a.tar",)), tmp_path)
+    assert path.read_bytes() == CONTENT
+
+
+def test_half_a_note_is_none(tmp_path):
+    begun(tmp_path, CONTENT[:1000], "http://elsewhere/a.tar")
+    (tmp_path / "a.tar.part.json").write_text('{"address": "http')
+    assert Part(tmp_path / "a.tar.part", verified=False).origin() == Origin()
 
 
 def test_a_server_without_ranges_starts_over(tmp_path):

@@ -4,16 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import shiftbed
 from shiftbed.data import load as load_dataset
+from shiftbed.data.images import decode
 from shiftbed.errors import AlgorithmError, DataError, StoreError
+from shiftbed.networks import weights
 from shiftbed.protocols import LeaveOut
 from shiftbed.report.choosing import _best_of, best
 from shiftbed.selection import Choice
 from shiftbed.training.job import make_job
+from shiftbed.training.model import _as_array, encode_weights
 from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
@@ -234,3 +239,66 @@ def test_a_file_that_is_no_image_is_one_sentence(tmp_path):
     run_job(tiny_job("ERM"), LocalStore(tmp_path), keep="final")
     with pytest.raises(DataError, match=r"nope\.png cannot be read: No such file"):
         shiftbed.load(tmp_path).predict([tmp_path / "nope.png"])
+
+
+def test_files_are_read_as_the_images_that_were_trained_on(tmp_path):
+    """A transparent icon, a photograph on its side, 16 bits: what `prepare` packs of a file is what a path gives."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    clear = np.zeros((28, 28, 4), np.uint8)
+    clear[8:20, 8:14] = (200, 30, 30, 255)
+    deep = np.linspace(0, 65535, 28 * 28).astype(np.uint16).reshape(28, 28)
+    Image.fromarray(clear).save(tmp_path / "clear.png")
+    Image.fromarray(clear).save(tmp_path / "turned.png", exif=exif)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    files = [tmp_path / name for name in ("clear.png", "turned.png", "deep.png")]
+    packed = [decode(file, 28, 28) for file in files]
+    for file, expected in zip(files, packed, strict=True):
+        assert np.array_equal(_as_array(file, 3), expected) and np.array_equal(_as_array(str(file), 3), expected)
+        grey = np.asarray(Image.fromarray(expected).convert("L"))[..., None]
+        assert np.array_equal(_as_array(file, 1), grey)
+        with Image.open(file) as opened:
+            assert np.array_equal(_as_array(opened, 3), expected)
+    assert packed[0][0, 0].tolist() == [255, 255, 255] and not np.array_equal(packed[0], packed[1])
+
+
+def test_a_damaged_file_or_picture_is_one_sentence(tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(tmp_path / "a.jpg")
+    whole = (tmp_path / "a.jpg").read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"The image .*cut\.jpg cannot be read: it is a damaged image"):
+        _as_array(tmp_path / "cut.jpg", 3)
+    with Image.open(tmp_path / "cut.jpg") as opened, pytest.raises(DataError, match="A PIL image that was given"):
+        _as_array(opened, 3)
+
+
+def resnet_job(initial):
+    """One step of a small ResNet that begins with a file's weights."""
+    how = recipe("quick", "EmojiStyles", network="resnet26", initial_weights=initial, steps=1, evaluate_every=1)
+    how = how.model_copy(update={"batch_norm": "frozen-statistics", "image_size": 32})
+    return make_job("EmojiStyles", "ERM", LeaveOut(("noto",)), how, overrides={"batch_size": 2})
+
+
+@pytest.mark.parametrize("what", ["normalisation", "stride"])
+def test_a_loaded_network_has_what_its_initial_weights_asked_for(what, tmp_path, monkeypatch):
+    """Neither is among its parameters, and the file of initial weights is gone by then."""
+    torch.manual_seed(0)
+    words = {"stride": "on conv1"} if what == "stride" else {}
+    save_file(timm.create_model("resnet26", num_classes=0).state_dict(), tmp_path / "first.safetensors", words)
+    if what == "normalisation":
+        published = weights.Published("first.safetensors", "made by hand", ((0.1, 0.2, 0.3), (2.0, 3.0, 4.0)))
+        monkeypatch.setitem(weights.PUBLISHED, "mine", {"resnet26": published})
+        monkeypatch.setattr(weights, "weights_folder", lambda: tmp_path)
+    trainer = Trainer(resnet_job("mine" if what == "normalisation" else str(tmp_path / "first.safetensors")))
+    trainer.advance()
+    (tmp_path / "weights.safetensors").write_bytes(encode_weights(trainer))
+    (tmp_path / "first.safetensors").unlink()
+    split = next(one for one in trainer.job.task.splits if one.name == "noto/in")
+    images = load_dataset("EmojiStyles")["noto"].inputs[split.indices[:8]]
+    loaded = shiftbed.load(tmp_path).outputs(images)[0]
+    assert np.allclose(loaded, trainer.logits()["noto/in"][:8], atol=1e-5)
+
+
+def test_files_of_weights_say_nothing_of_strides_that_were_not_moved():
+    with_nothing = encode_weights(Trainer(tiny_job("ERM")))
+    assert b"strides_first" not in with_nothing

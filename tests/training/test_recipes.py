@@ -10,6 +10,17 @@ def test_recipes_name_datasets_that_exist():
     assert {name for one in recipe_names() for name in _recipe_file(one).get("datasets", {})} <= set(DATASETS)
 
 
+def test_draws_of_two_search_spaces_do_not_stand_in_one_table():
+    own = recipe("domainbed", "PACS")
+    other = recipe("domainbed", "PACS", space="domainbed-v2")
+    assert own.space == "domainbed-paper" and own.setting != other.setting
+    assert b"space" not in own.setting + recipe("quick", "PACS").setting, "tables of before stay whole"
+    quick, drawn_elsewhere = recipe("quick", "PACS"), recipe("quick", "PACS", space="domainbed-v2")
+    assert b'"space"' in drawn_elsewhere.setting
+    assert quick.identity == drawn_elsewhere.identity, "the values that are drawn are in the job's id"
+    assert own.model_copy(update={"name": "mine"}).setting != own.setting, "no file: its space is not the usual one"
+
+
 # Steps and the interval of evaluations, by hand from the papers and DomainBed's repository.
 @pytest.mark.parametrize(
     ("name", "dataset", "steps", "every"),

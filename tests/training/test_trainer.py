@@ -9,6 +9,9 @@ import torch.nn.functional as F
 
 from shiftbed.algorithms import ERM, register
 from shiftbed.data import load
+from shiftbed.data.arrays import write_arrays
+from shiftbed.data.dataset import Card, Domain
+from shiftbed.data.load import forget
 from shiftbed.protocols import LeaveOut
 from shiftbed.training import pool
 from shiftbed.training.device import Runtime, numerics
@@ -54,6 +57,45 @@ def test_larger_images_are_averaged_down():
     images = torch.from_numpy(original.inputs[:50].transpose(0, 3, 1, 2).copy()).float()
     assert torch.equal(x[:50].float(), F.avg_pool2d(images, 2).round())
     assert y.tolist() == original.labels.tolist()
+
+
+@pytest.fixture
+def mixed_sizes(tmp_path, monkeypatch):
+    """A dataset whose domains have images of 48×48, 16×16 and 30×20."""
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
+    random, labels = np.random.default_rng(0), np.arange(12) % 2
+    sizes = {"large": (48, 48), "small": (16, 16), "oblong": (30, 20)}
+    domains = [
+        Domain(name, random.integers(0, 256, (12, *size, 3)).astype(np.uint8), labels) for name, size in sizes.items()
+    ]
+    about = {"summary": "made", "licence": "none", "citation": "none", "source": "made"}
+    counts = dict.fromkeys(sizes, 12)
+    made = Card(name="MixedSizes", version=1, classes=("a", "b"), domains=counts, size_class="small", **about)
+    write_arrays(domains, made, tmp_path / "packs" / made.name)
+    forget()
+    yield domains
+    forget()
+
+
+def test_domains_smaller_than_the_image_size_come_to_it_with_the_others(mixed_sizes, tmp_path):
+    pool = pool_of("MixedSizes", 32)
+    assert pool.resident.shape == (36, 3, 32, 32)
+    small = torch.from_numpy(mixed_sizes[1].inputs).permute(0, 3, 1, 2)
+    assert torch.equal(pool.resident[12:24], small.repeat_interleave(2, 2).repeat_interleave(2, 3))
+    job = make_job(
+        "MixedSizes", "ERM", LeaveOut(("oblong",)), recipe("quick", "MixedSizes", steps=1), overrides={"batch_size": 2}
+    )
+    trainer = Trainer(job)
+    trainer.advance()
+    assert trainer.evaluate()["splits"]["oblong/in"]["count"] > 0
+
+
+@pytest.mark.parametrize("size", [(64, 64), (97, 61), (33, 47)])
+def test_images_are_reduced_some_at_a_time_to_the_same_bytes(size, monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (9, *size, 3)).astype(np.uint8)
+    whole = pool._averaged(torch.from_numpy(images), 32)
+    monkeypatch.setattr(pool, "AT_ONCE", 4)  # the last one is alone
+    assert np.array_equal(pool._reduced(images, 32), whole)
 
 
 def test_modes_and_random_numbers_of_updates_and_evaluations():

@@ -1,0 +1,71 @@
+"""Images as everything here sees them: packed, or given to a model as a file or a picture, they are read in one way."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+ORIENTATION = 0x0112  # the EXIF tag that says how a camera was held
+SIDEWAYS = range(5, 9)  # its values for images that are stored on their side
+ERRORS = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An image that cannot be read, and why."""
+
+    path: Path
+    why: str
+
+
+def image_size(path: Path) -> tuple[int, int] | Refused:
+    """Height and width from the file's header, as the image will be seen."""
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            if image.getexif().get(ORIENTATION) in SIDEWAYS:
+                width, height = height, width
+    except ERRORS as error:
+        return Refused(path, f"not a readable image ({error})")
+    if min(width, height) < 2:
+        return Refused(path, f"an image of {width}×{height} pixels")
+    return height, width
+
+
+def decode(path: Path, height: int, width: int) -> np.ndarray | Refused:
+    """An image as uint8 H×W×3 of the given size; the first frame of an animation, upright, 16 bits scaled to 8."""
+    try:
+        with Image.open(path) as opened:
+            image = decode_image(opened)
+            if image.size != (width, height):
+                image = image.resize((width, height), Image.Resampling.LANCZOS)
+            return np.asarray(image)
+    except ERRORS as error:
+        return Refused(path, f"a damaged image ({error})")
+
+
+def decode_image(opened: Image.Image) -> Image.Image:
+    """A picture in RGB, as a browser shows it: upright, on white where it is transparent, 16 bits scaled to 8.
+
+    Raises:
+        OSError: Its file is damaged, as are those for which Pillow raises a ValueError or a SyntaxError.
+    """
+    # PNG and PGM hold no whole numbers but of 16 bits, whatever mode a version of Pillow opens them in.
+    sixteen_bits = opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in ("PNG", "PPM"))
+    image = ImageOps.exif_transpose(opened)  # first: what changes the mode may lose the orientation
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _eight_bits(image, sixteen_bits)
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    if image.mode in ("RGBA", "LA"):
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image, sixteen_bits: bool) -> Image.Image:
+    """Grey in 8 bits; of numbers that may have any range, only those that fit into 8 bits are taken to be such."""
+    grey = np.asarray(image, dtype=np.float64)
+    scaled = grey / 257 if sixteen_bits or grey.max() > 255 else grey
+    return Image.fromarray(scaled.clip(0, 255).astype(np.uint8))

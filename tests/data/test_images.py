@@ -1,0 +1,104 @@
+"""Images from files: upright, on white, of 8 bits; and those that cannot be read."""
+
+import csv
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shiftbed.data import load
+from shiftbed.data.images import Refused, decode, decode_image, image_size
+from shiftbed.data.prepare import prepare
+from tests.data.conftest import picture
+
+
+def read(path: Path) -> np.ndarray:
+    size = image_size(path)
+    assert not isinstance(size, Refused)
+    image = decode(path, *size)
+    assert not isinstance(image, Refused)
+    return image
+
+
+def sideways() -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+@pytest.mark.parametrize("brightest", [0, 1, 255, 256, 257, 4095, 65535])
+@pytest.mark.parametrize("kind", ["png", "tif", "pgm"])
+def test_16_bits_are_scaled_alike_in_every_image(tmp_path, brightest, kind):
+    grey = np.linspace(0, brightest, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(grey).save(tmp_path / f"a.{kind}")
+    assert np.array_equal(read(tmp_path / f"a.{kind}")[..., 0], grey // 257)
+
+
+@pytest.mark.parametrize(("brightest", "expected"), [(200, 200), (51400, 200)])
+def test_numbers_of_any_range_are_8_bits_if_they_fit(tmp_path, brightest, expected):
+    Image.fromarray(np.full((8, 8), brightest, np.float32)).save(tmp_path / "a.tif")
+    assert (read(tmp_path / "a.tif") == expected).all()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "L", "I;16"])
+def test_an_image_on_its_side_is_turned_whatever_its_mode(tmp_path, mode):
+    upright = np.zeros((40, 20), np.uint8)
+    upright[:10] = 255
+    stored = Image.fromarray(np.rot90(upright).copy())
+    if mode == "I;16":
+        stored = Image.fromarray(np.asarray(stored).astype(np.uint16) * 257)
+    more = {"transparency": 77} if mode == "P" else {}  # a colour that no pixel has
+    (stored if mode == "I;16" else stored.convert(mode)).save(tmp_path / "a.png", exif=sideways(), **more)
+    assert np.array_equal(read(tmp_path / "a.png")[..., 0], upright)
+
+
+def test_an_orientation_that_does_not_exist_turns_nothing(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 9
+    picture(20, 40, seed=0).save(tmp_path / "a.png", exif=exif)
+    assert image_size(tmp_path / "a.png") == (20, 40)
+
+
+def test_a_picture_is_read_as_its_file_is(tmp_path):
+    clear = np.zeros((8, 8, 4), np.uint8)
+    clear[2:6, 2:6] = (200, 30, 30, 128)
+    Image.fromarray(clear).save(tmp_path / "a.png", exif=sideways())
+    with Image.open(tmp_path / "a.png") as opened:
+        assert np.array_equal(np.asarray(decode_image(opened)), read(tmp_path / "a.png"))
+
+
+def huge_png() -> bytes:
+    """A small file whose header promises 900 million pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"0")) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def test_an_image_of_too_many_pixels_is_named_and_can_be_left_out(folder, root):
+    (folder / "größe" / "cat" / "huge.png").write_bytes(huge_png())
+    assert "900000000 pixels" in image_size(folder / "größe" / "cat" / "huge.png").why
+    made = prepare(str(folder), skip_corrupt=True)
+    assert [bad.path.name for bad in made.left_out] == ["huge.png"] and made.card.domains["größe"] == 12
+
+
+def test_a_manifest_may_mix_absolute_and_relative_paths(folder, root, monkeypatch):
+    monkeypatch.chdir(folder)
+    rows = [
+        [str((folder if label == "cat" else Path()) / domain / label / "image 1.png"), label, domain]
+        for domain in ("größe", "site one")
+        for label in ("cat", "dog & cow")
+    ]
+    with Path("list.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["path", "class", "domain"], *rows])
+    prepare("list.csv", rename="mixed")
+    assert {name: len(labels) for name, labels in ((one.name, one.labels) for one in load("mixed").domains)} == {
+        "größe": 2,
+        "site one": 2,
+    }
