@@ -103,6 +103,9 @@ def paragraphs(made: Row) -> str:
         f"{made['coverage'][0]['predictions']:,} predictions, the interval of their coverage by a bootstrap over "
         "corruptions, widths in points:",
         markdown(coverage(made)),
+        "All sets show the same 2,000 images, so that this is coverage on other corruptions of the images that were "
+        "fitted on, not on new ones. Intervals here have no chance of other images in them; those of "
+        "`shiftbed predict` fitted on corruptions do, and are wider.",
         "**Direct estimates**, with no line: error and bias in points, as they are and after one temperature:",
         markdown(direct(made)),
         f"**Smaller sets and missing classes**: by how many points errors of {next(iter(made['classifiers']))} change, "

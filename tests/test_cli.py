@@ -10,12 +10,20 @@ import torch
 from PIL import Image
 
 from shiftbed import cli, load
-from shiftbed.algorithms import ALGORITHMS
+from shiftbed.algorithms import ALGORITHMS, load_code
+from shiftbed.cli.notes import best_command
 from shiftbed.cli.shared import say
 from shiftbed.data import DATASETS, card
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError
+from shiftbed.protocols import LeaveOut
+from shiftbed.sweeps.plan import Request, plan, remember_plan
+from shiftbed.training.job import make_job
+from shiftbed.training.recipes import recipe as find_recipe
 from shiftbed.training.recipes import recipe_names
+from shiftbed.training.store import LocalStore
+from tests.conftest import tiny_job
+from tests.sweeps.finished import finish
 
 
 class Result(NamedTuple):
@@ -167,8 +175,9 @@ def test_doctor_shows_where_things_are(shiftbed, tmp_path, monkeypatch):
     monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
     code, out, _ = shiftbed("doctor")
     assert code == 0
+    found = json.loads(shiftbed("doctor", "--json").out)
     for word in ("data root", "free disk", "torch", "workers", "python"):
-        assert word in out
+        assert word in out and word in found
 
 
 PASTED = '''
@@ -237,6 +246,9 @@ def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):
     assert foreseen["low"] <= foreseen["accuracy"] <= foreseen["high"], "from its own held-out images"
     assert "no domain '+70%'" in shiftbed("predictions", best, "--on", "ColoredDigits", "--domains=+70%").err
     assert "No finished job" in shiftbed("best", sweep, "--algorithm", "IRM").err
+    named = json.loads(shiftbed("best", sweep, "--algorithm", "SD", "--out", str(tmp_path / "sd"), "--json").out)
+    assert (named["algorithm"], named["selection"], named["oracle"]) == ("SD", "training-domain-validation", False)
+    assert load(named["weights"]).algorithm is not None
     everywhere = shiftbed("best", sweep, "--all-domains", "--out", best)
     assert "learned from all 3 domains" in everywhere.out and "at a new domain" in everywhere.out.replace("\n", " ")
     assert "--test" in shiftbed("best", sweep, "--all-domains", "--test=-90%").err
@@ -287,6 +299,10 @@ def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):
     fields = {row["field"] for row in json.loads(shiftbed("diff", one, two, "--json").out)}
     cells = ["ColoredDigits / training-domain-validation / ERM / " + test for test in ("-90%", "+90%", "average")]
     assert {f"{cell}.most_draws" for cell in cells} <= fields, "every domain's cell, and the average"
+    lines = shiftbed("diff", one, two).out.splitlines()
+    (draws,) = ([part.strip() for part in line.split("│")] for line in lines if "most draws" in line)
+    assert draws[1:4] == ["most draws", "1", "2"], "how they were made is one row for all cells"
+    assert any("† Oracle: chosen" in line for line in lines) and not any("hparams" in line for line in lines)
     assert "no recipe" in shiftbed("diff", "domainbed", "nowhere").err
     several = str(tmp_path / "several")
     sweep = ("sweep", "ColoredDigits", "--algorithms", "ERM,SD", "--test=-90%", "--steps", "2", "--out", several)
@@ -306,9 +322,29 @@ def test_the_card_of_every_dataset_is_shown(shiftbed):
 
 
 def test_hyperparameters_of_a_draw_are_those_a_job_gets(shiftbed):
-    shown = json.loads(shiftbed("hparams", "irm", "--dataset", "ColoredMNIST", "--draw", "1", "--json").out)
+    asked = ("hparams", "irm", "--dataset", "ColoredMNIST", "--draw", "1")
+    shown = json.loads(shiftbed(*asked, "--space", "domainbed-head", "--json").out)
     assert shown["batch_size"] == 372 and shown["irm_penalty_anneal_iters"] == 2
     assert "10^U(-1, 5)" in shiftbed("hparams", "IRM").out
+    assert "give --recipe or --space, not both" in shiftbed(*asked, "--space", "ood-bench", "--recipe", "quick").err
+
+
+@pytest.mark.parametrize(
+    ("given", "recipe"),
+    [
+        ((), "quick"),
+        (("--recipe", "ood-bench"), "ood-bench"),
+        (("--space", "ood-bench"), "ood-bench"),
+        (("--space", "domainbed-head"), "domainbed-head"),
+    ],
+)
+def test_the_values_of_a_draw_are_those_that_the_next_command_trains(shiftbed, given, recipe):
+    asked = ("hparams", "IRM", "--dataset", "ColoredDigits", "--draw", "3", "--trial", "1", *given)
+    values, out = json.loads(shiftbed(*asked, "--json").out), shiftbed(*asked).out
+    assert out.endswith(f"Next: shiftbed train ColoredDigits IRM --test=+90% --recipe {recipe} --draw 3 --trial 1\n")
+    job = make_job("ColoredDigits", "IRM", LeaveOut(("+90%",)), find_recipe(recipe, "ColoredDigits"), 3, 1)
+    assert values == job.hparams
+    assert ("fixed by recipe quick" in out) == (recipe == "quick")
 
 
 def test_devices_and_precisions_that_do_not_exist(shiftbed):
@@ -357,6 +393,38 @@ def test_a_sweep_travels_as_one_file_and_is_not_trained_again(shiftbed, tmp_path
     assert not list((tmp_path / "both").glob("jobs/*/checkpoint.pt"))
     assert shiftbed(*command, "--algorithms", "ERM,SD", "--out", copy).code == 0
     assert not list((tmp_path / "both").glob("jobs/*/times.json")), "nothing was trained"
+
+
+def test_a_bundle_is_known_as_one(shiftbed, tmp_path):
+    finish(LocalStore(tmp_path / "s"), tiny_job("ERM"))
+    assert shiftbed("bundle", "s", "--out", "a b.zip").code == 0
+    said = "shiftbed: a b.zip is a bundle; `shiftbed merge 'a b.zip' --out DIR` opens it.\n"
+    for command in (["audit"], ["tables"], ["report"], ["status"], ["best"], ["compact"], ["figure", "leaderboard"]):
+        assert shiftbed(*command, "a b.zip").err == said
+    assert shiftbed("diff", "s", "a b.zip").err == said
+    (tmp_path / "file").write_text("no zip")
+    assert shiftbed("tables", "file").err == "shiftbed: file is a file, not the folder of a sweep; name a folder.\n"
+
+
+def test_commands_for_a_pasted_class_name_its_file(shiftbed, tmp_path):
+    code = tmp_path / "mine.py"
+    code.write_text("from shiftbed.algorithms import ERM, register\n@register()\nclass Mine(ERM):\n    'My own.'\n")
+    load_code(code)
+    store, jobs = LocalStore(tmp_path / "s"), plan(Request("ColoredDigits", ["Mine"], test_domains=["-90%"]))
+    remember_plan(jobs, store)
+    finish(store, jobs[0])
+    assert "shiftbed best s   # with --code and the file of Mine\n" in shiftbed("tables", "s").out
+    assert best_command(tmp_path / "s", code=[code]).endswith(f"s --code {code}")
+
+
+def test_numbers_in_a_comparison_have_their_doubt_and_the_oracle_s_their_mark(shiftbed, tmp_path):
+    for folder, level in (("one", 0.5), ("two", 0.25)):
+        for trial in (0, 1):
+            finish(LocalStore(tmp_path / folder), tiny_job("ERM", trial=trial), test=level + 0.02 * trial)
+    lines = [line.split("│") for line in shiftbed("diff", "one", "two").out.splitlines() if "±" in line and "│" in line]
+    numbers = {tuple(part.strip() for part in line[2:4]) for line in lines}
+    assert numbers == {("51.0 ±1.0 (2)", "26.0 ±1.0 (2)"), ("51.0† ±1.0 (2)", "26.0† ±1.0 (2)")}
+    assert len(lines) == 4, "of two rules, a domain and the average"
 
 
 def test_a_sweep_goes_to_domainbed_s_format_and_back(shiftbed, tmp_path):
@@ -484,7 +552,7 @@ def test_a_pasted_class_is_missed_with_its_remedy(shiftbed, tmp_path):
 
 def test_next_commands_can_be_pasted(shiftbed):
     assert (
-        "train ColoredDigits IRM --test=+90% --draw 3"
+        "train ColoredDigits IRM --test=+90% --recipe quick --draw 3"
         in shiftbed("hparams", "IRM", "--dataset", "ColoredDigits", "--draw", "3").out
     )
     assert (

@@ -179,3 +179,8 @@ def test_the_matrix_that_the_command_line_writes_is_the_one_that_figures_read(tm
     found = ShiftMatrix.from_json(json.loads((tmp_path / "shift" / "ColoredDigits-matrix.json").read_text()))
     assert found.names == ["ni"] and found.domains == ("+90%", "+80%", "-90%")
     assert shiftbed.figure("shift-matrix", tmp_path, tmp_path / "figure.pdf", dataset="ColoredDigits").exists()
+
+
+def test_predictions_are_missed_with_the_commands_that_make_them(tmp_path):
+    with pytest.raises(StoreError, match=r"`shiftbed sweep ... --keep final`, then `shiftbed predict .*` makes it"):
+        shiftbed.figure("predictions", tmp_path, tmp_path / "p.pdf")

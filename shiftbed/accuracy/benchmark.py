@@ -60,7 +60,7 @@ def run(
         where = {column: np.isin(scores.groups, groups) for column, groups in columns.items()}
         where[""] = np.ones(len(scores.domains), bool)
         labels = {"network": name, "setting": ""} if part.averaged == 1 else {"network": "", "setting": name}
-        differs = _differs(part, len(members), len(scores.domains), sum(map(len, clusters.values())))
+        differs = _differs(part, len(scores.classifiers), len(scores.domains), sum(map(len, clusters.values())))
         for predictor, method in methods.items():
             if method in scores.values:
                 errors = np.abs(scores.errors(method, by_group=False))

@@ -2,15 +2,19 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from shiftbed.accuracy.extraction import AnyModel, DomainImages, Images
+from shiftbed.accuracy.extraction import AnyModel, DomainImages, Images, content_id
 from shiftbed.data import card, load
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
 from shiftbed.data.finding import walk_images
+from shiftbed.data.images import decode_image
 from shiftbed.errors import DataError, ShiftbedError
 from shiftbed.hashing import digest
 from shiftbed.training.job import Job
@@ -92,10 +96,65 @@ def held_out(run: Path, most: int = MOST) -> DomainImages:
     return _together(name, [(data[split.domain], split.indices) for split in splits], most)
 
 
-def domain_of(where: str) -> tuple[str, str]:
-    """The dataset and the domain of `DATASET/DOMAIN`."""
-    known, domain = _named(where)
-    return known.name, domain
+def asked_about(where: str) -> set[tuple[str, str]]:
+    """The datasets and domains whose labels must not be used where `DATASET/DOMAIN` or a folder is asked about.
+
+    A folder `…/my-images/site-c`, what is below it, or the whole of `my-images`, is taken for what it was when
+    `my-images` was prepared: a pack does not say where its files lay.
+    """
+    found = _domains_along(Path(where).parts)
+    folder = Path(where)
+    if folder.is_dir():
+        for path in (folder.absolute(), folder.resolve()):
+            found |= _domains_along(path.parts)
+            inside = _card_or_none(path.name)
+            if inside is not None:
+                found |= {(inside.name, domain) for domain in inside.domains if (path / domain).is_dir()}
+    return found
+
+
+def _domains_along(parts: Sequence[str]) -> set[tuple[str, str]]:
+    """Every dataset in a path that is followed by one of its domains."""
+    pairs = [(_card_or_none(dataset), domain) for dataset, domain in pairwise(parts)]
+    return {(known.name, domain) for known, domain in pairs if known is not None and domain in known.domains}
+
+
+def _card_or_none(name: str) -> Card | None:
+    try:
+        return card(name)
+    except ShiftbedError:
+        return None
+
+
+def others_than(target: DomainImages, domains: Iterable[DomainImages]) -> list[DomainImages]:
+    """The domains that have images which the target does not have: labels of the target's are never fitted on.
+
+    Images are compared one by one, as files or as arrays of the same size, and only until one differs.
+    """
+    known: dict[int, set[str]] = {}  # by channels: files become what they are compared with
+
+    def differs(domain: DomainImages) -> bool:
+        images = domain.images()
+        channels = _pixels(images[0], 3).shape[-1] if len(images) else 3
+        if channels not in known:
+            known[channels] = {content_id([_pixels(image, channels)]) for image in target.images()}
+        return any(content_id([_pixels(image, channels)]) not in known[channels] for image in images)
+
+    return [domain for domain in domains if differs(domain)]
+
+
+def _pixels(image: Any, channels: int) -> np.ndarray:
+    """An image H×W×C, whether it is a file or an array."""
+    if not isinstance(image, str | Path):
+        return np.asarray(image)
+    with Image.open(image) as opened:
+        picture = decode_image(opened)
+    return np.asarray(picture.convert("L"))[..., None] if channels == 1 else np.asarray(picture)
+
+
+def share_images(domains: Iterable[DomainImages]) -> bool:
+    """Whether domains are corruptions, which show the images of one source; `clean` are these themselves."""
+    return all(one.name == CLEAN or _corruption(one.name) != one.name for one in domains)
 
 
 def trained_on(folders: Iterable[Path]) -> Seen:

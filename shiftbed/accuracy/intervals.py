@@ -36,18 +36,26 @@ class AccuracyPredictor:
         width: Half the interval's width at a domain without leverage.
         level: The probability with which intervals are meant to hold.
         images: How many images a labelled domain has (their median).
-        errors: Of the labelled domains, each left out with its group.
+        shared: Whether the labelled domains show the same images, as corruptions of one source do.
+        errors: Of the labelled domains, each left out with its group: accuracy less the prediction within [0, 1].
     """
 
     line: Line
     width: float
     level: float
     images: float
+    shared: bool
     errors: np.ndarray
 
     @classmethod
     def fit(
-        cls, scores: np.ndarray, accuracies: np.ndarray, groups: np.ndarray, images: np.ndarray, level: float = 0.9
+        cls,
+        scores: np.ndarray,
+        accuracies: np.ndarray,
+        groups: np.ndarray,
+        images: np.ndarray,
+        level: float = 0.9,
+        shared: bool = False,
     ) -> "AccuracyPredictor":
         """Fits a line, and the interval to its errors on left-out groups.
 
@@ -57,22 +65,32 @@ class AccuracyPredictor:
             groups: What is left out together.
             images: How many images each has.
             level: The probability with which intervals are meant to hold.
+            shared: Whether all domains show the same images and are asked about others.
         """
         line = Line.fit(scores, accuracies)
         errors = left_out_errors(scores, accuracies, groups)
         # Where a line reaches far it errs more: errors are compared in units of that.
         sizes = np.abs(errors) / np.sqrt(1 + line.leverage(scores))
-        return cls(line, conformal_quantile(sizes, groups, level), level, float(np.median(images)), errors)
+        shown = accuracies - (accuracies - errors).clip(0, 1)
+        width = conformal_quantile(sizes, groups, level)
+        return cls(line, width, level, float(np.median(images)), shared, shown)
 
     def predict(self, score: float, images: int) -> tuple[float, float, float]:
         """The estimate and the ends of its interval, all within [0, 1].
 
-        The interval widens with the score's distance from those that were fitted on, and where there are fewer images
-        than the labelled domains had, by the chance that this adds.
+        The interval widens with the score's distance from those that were fitted on, and by the chance in which images
+        there are. Its middle is the estimate within [0, 1], which is never farther from an accuracy than the line is.
         """
-        estimate = float(self.line(score))
-        inside = min(max(estimate, 0.0), 1.0)
+        inside = min(max(float(self.line(score)), 0.0), 1.0)
+        share = min(max(inside, 0.5 / images), 1 - 0.5 / images)  # at 0 or 1 there is chance too
         reach = self.width * np.sqrt(1 + float(self.line.leverage(np.asarray(score))))
-        fewer = max(0.0, 1 / images - 1 / self.images)
-        half = np.hypot(reach, norm.ppf(0.5 + self.level / 2) * np.sqrt(inside * (1 - inside) * fewer))
-        return inside, max(0.0, float(estimate - half)), min(1.0, float(estimate + half))
+        half = np.hypot(reach, norm.ppf(0.5 + self.level / 2) * np.sqrt(share * (1 - share) * self._chance(images)))
+        return inside, max(0.0, float(inside - half)), min(1.0, float(inside + half))
+
+    def _chance(self, images: int) -> float:
+        """The variance that the choice of images adds to left-out errors, in units of that of one image.
+
+        Errors on left-out domains with images of their own have the chance of so many images in them. Where all show
+        the same, it moves the line as a whole, which no left-out error shows: it counts then, and that of new images.
+        """
+        return 1 / images + 1 / self.images if self.shared else max(0.0, 1 / images - 1 / self.images)

@@ -10,6 +10,8 @@ from shiftbed.shift.comparison import Moments, frechet_distances, moments
 DIRECTIONS = 16
 NEAR, FAR = 0.2, 0.05
 FEW = 20  # labelled domains, of which one in twenty can be told
+HALVINGS = 4  # of shared images: one alone is far or near for all domains together, by chance
+FEWEST_IN_HALF = 2  # images that a covariance is of
 BEYOND = 2.0  # times farther than any labelled domain: unlike them, however few they are
 
 
@@ -30,15 +32,20 @@ class Nearness(NamedTuple):
     farthest: float
     domains: int
 
-    @property
-    def words(self) -> str:
-        """What follows for the prediction."""
+    def words(self, in_doubt: bool = False) -> str:
+        """What follows for the prediction.
+
+        Args:
+            in_doubt: Whether something else speaks against it: nobody is then told to rely on it, however near it is.
+        """
         where = f"nearest to {self.nearest}; {self.share:.0%} of the labelled domains lie as far from their nearest"
         if self.share >= NEAR:
-            return f"This domain is as near to the labelled ones as they are to each other ({where}): rely on it."
+            near = f"This domain is as near to the labelled ones as they are to each other ({where})"
+            return near + ("." if in_doubt else ": rely on it.")
         too_few = self.domains < FEW and self.distance <= BEYOND * self.farthest
         if self.share >= FAR or too_few:
-            return f"This domain is at the edge of the labelled ones ({where}): rely on it with care."
+            edge = f"This domain is at the edge of the labelled ones ({where})"
+            return edge + ("." if in_doubt else ": rely on it with care.")
         return (
             f"This domain is unlike the labelled ones ({where}): do not rely on the interval; label some of its "
             "images, or fit on domains more like it."
@@ -52,16 +59,23 @@ class Surroundings:
 
     Args:
         source: Gives the directions, those of the largest variance.
+        shared: Whether the labelled domains show the same images in the same order, as corruptions of one source do.
     """
 
-    def __init__(self, source: Outputs) -> None:
+    def __init__(self, source: Outputs, shared: bool = False) -> None:
         values = _values(source)
         self._middle = values.mean(axis=0)
         _, _, directions = np.linalg.svd(values - self._middle, full_matrices=False)
         self._directions = directions[:DIRECTIONS].T
+        self._shared = shared
         self._values: list[np.ndarray] = []
         self._names: list[str] = []
         self._groups: list[str] = []
+
+    @property
+    def directions(self) -> int:
+        """In how many directions domains are compared."""
+        return self._directions.shape[1]
 
     def add(self, domain: Outputs, group: str) -> None:
         """Notes a labelled domain."""
@@ -73,26 +87,41 @@ class Surroundings:
         """Where an unlabelled domain lies: labelled ones are compared with those of other groups.
 
         Few images lie farther from anything than many do. So each labelled domain is compared by as many of its images
-        as the unlabelled domain has, and that by no more than they have.
+        as the unlabelled domain has, and that by no more than they have. Other images lie farther than the same ones:
+        where labelled domains share theirs, one half of them is compared with the other, for several halvings.
         """
-        groups, points = np.array(self._groups), [moments(values) for values in self._values]
-        images = min(len(domain), max(map(len, self._values)))
-        apart = np.array([frechet_distances(_some(values, images), points) for values in self._values])
-        apart[groups[:, None] == groups] = np.inf
-        nearest = apart.min(axis=1)
-        own = np.array(frechet_distances(_some(self._projected(domain), images), points))
-        found = self._names[int(own.argmin())], float(own.min()), float(nearest[np.isfinite(nearest)].max(initial=0.0))
-        return Nearness(float(np.mean(nearest >= own.min())), *found, len(own))
+        groups, here = np.array(self._groups), self._projected(domain)
+        shares, distances, farthest = [], [], 0.0
+        for seed in range(HALVINGS if self._shared else 1):
+            compared, others = zip(*(self._parts(values, seed) for values in self._values), strict=True)
+            points = [moments(values) for values in others]
+            images = min(len(domain), max(map(len, compared)))
+            apart = np.array([frechet_distances(_some(values, images, seed), points) for values in compared])
+            apart[groups[:, None] == groups] = np.inf
+            nearest = apart.min(axis=1)
+            distances.append(frechet_distances(_some(here, images, seed), points))
+            shares.append(np.mean(nearest >= min(distances[-1])))
+            farthest = float(nearest[np.isfinite(nearest)].max(initial=farthest))
+        own = np.mean(distances, axis=0)
+        name, distance = self._names[int(own.argmin())], float(own.min())
+        return Nearness(float(np.mean(shares)), name, distance, farthest, len(own))
+
+    def _parts(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """What of a labelled domain is compared, and what others are compared with; of shared images two halves."""
+        if not self._shared or len(values) < 2 * FEWEST_IN_HALF:
+            return values, values
+        order = np.random.default_rng(seed).permutation(len(values))
+        return values[order[::2]], values[order[1::2]]
 
     def _projected(self, domain: Outputs) -> np.ndarray:
         return (_values(domain) - self._middle) @ self._directions
 
 
-def _some(values: np.ndarray, count: int) -> Moments:
+def _some(values: np.ndarray, count: int, seed: int) -> Moments:
     """The moments of so many of these, chosen at random but always the same."""
     if count >= len(values):
         return moments(values)
-    return moments(values[np.random.default_rng(0).permutation(len(values))[:count]])
+    return moments(values[np.random.default_rng(seed).permutation(len(values))[:count]])
 
 
 def _values(domain: Outputs) -> np.ndarray:

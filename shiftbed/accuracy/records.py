@@ -46,6 +46,7 @@ def _rows(table: Table) -> list[Row]:
             chosen = list(table.chosen[name].get(tested, {}).values())
             predicted = float(np.mean([_predicted(one, domain) for one in chosen])) if chosen else np.nan
             if np.isfinite(predicted):  # records of other programs have no confidences
+                counts = chosen[0].counts()
                 found.append(
                     {
                         "dataset": table.dataset,
@@ -57,7 +58,7 @@ def _rows(table: Table) -> list[Row]:
                         "low": None,
                         "high": None,
                         "level": None,
-                        "images": round(sum(chosen[0].counts().values())),
+                        "images": round(counts.get(domain, sum(counts.values()))),
                         "true": float(np.mean([one.share(domain) for one in chosen])),
                         "trust": "",
                     }

@@ -1,5 +1,6 @@
 """The source: a labelled set that the model was not trained on, and what the methods learn from it, once."""
 
+import warnings
 from functools import cached_property
 
 import numpy as np
@@ -33,6 +34,11 @@ class Reference:
         self.outputs = outputs
         self.accuracy = outputs.accuracy
 
+    @property
+    def flawless(self) -> bool:
+        """Whether all predictions are right: what an error looks like cannot be learned then."""
+        return self.accuracy == 1
+
     @cached_property
     def shares(self) -> np.ndarray:
         """The share of each class among the labels."""
@@ -51,7 +57,12 @@ class Reference:
 
     @cached_property
     def temperature(self) -> float:
-        """What logits are divided by to be least surprised by the labels (Guo et al., 2017)."""
+        """What logits are divided by to be least surprised by the labels (Guo et al., 2017).
+
+        It is 1 where all predictions are right: the surer the model were made then, the better, without an end.
+        """
+        if self.flawless:
+            return 1.0
         logits, labels = self.outputs.logits.astype(np.float64), self.outputs.labels
         rows = np.arange(len(logits))
 
@@ -84,10 +95,13 @@ class Reference:
     def prototypes(self) -> np.ndarray:
         """Centres of K-means on the source's features: 80, or one for two images where there are few."""
         from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
         from threadpoolctl import threadpool_limits
 
         count = max(2, min(PROTOTYPES, len(self.features) // 2))
-        with threadpool_limits(1):  # sums in one order everywhere
+        with threadpool_limits(1), warnings.catch_warnings():  # one thread: sums in one order everywhere
+            # A collapsed model has fewer different features than prototypes; equal prototypes do no harm.
+            warnings.simplefilter("ignore", ConvergenceWarning)
             found = KMeans(count, max_iter=ROUNDS, random_state=SEED, n_init=1).fit(self.features.astype(np.float64))
         return found.cluster_centers_
 

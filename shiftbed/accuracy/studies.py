@@ -4,82 +4,24 @@ All of them read `Scores`: what every method says of every classifier on every d
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from shiftbed.accuracy.fitting import evaluate, left_out_errors, mean_errors, rank_correlation
+from shiftbed.accuracy.fitting import evaluate, mean_errors, rank_correlation
 from shiftbed.accuracy.intervals import AccuracyPredictor
 from shiftbed.accuracy.methods import METHODS, Method
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.reference import Reference
+from shiftbed.accuracy.scores import POINTS
+from shiftbed.accuracy.scores import Scores as Scores
 from shiftbed.errors import DataError
 from shiftbed.published import table as published_table
 
 Row = dict[str, Any]
 Domains = Iterable[Outputs]  # labelled outputs of one classifier, domain after domain
-POINTS = 100.0
 SIZES = (100, 200, 500, 1000, 2000)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What methods say of classifiers on domains.
-
-    Attributes:
-        classifiers: Names.
-        domains: Names.
-        groups: The group of each domain: what is left out together.
-        images: How many images each domain has.
-        accuracies: Classifiers × domains.
-        values: By method, classifiers × domains.
-    """
-
-    classifiers: tuple[str, ...]
-    domains: tuple[str, ...]
-    groups: np.ndarray
-    images: np.ndarray
-    accuracies: np.ndarray
-    values: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def varying(self) -> "Scores":
-        """The same without methods whose score is equal on all domains of a classifier, or all but those of two groups.
-
-        No line goes through them: errors leave out one group, and the intervals of what is left out another.
-        """
-        kept = {name: rows for name, rows in self.values.items() if all(_varies(row, self.groups) for row in rows)}
-        return replace(self, values=kept)
-
-    def as_json(self) -> dict[str, Any]:
-        """What `json.dumps` takes and `from_json` reads."""
-        return {
-            "classifiers": list(self.classifiers),
-            "domains": list(self.domains),
-            "groups": self.groups.tolist(),
-            "images": self.images.tolist(),
-            "accuracies": self.accuracies.tolist(),
-            "values": {name: values.tolist() for name, values in self.values.items()},
-        }
-
-    @classmethod
-    def from_json(cls, read: Mapping[str, Any]) -> "Scores":
-        """The scores that `as_json` wrote."""
-        groups, images, accuracies = (np.array(read[name]) for name in ("groups", "images", "accuracies"))
-        values = {name: np.array(one) for name, one in read["values"].items()}
-        return cls(tuple(read["classifiers"]), tuple(read["domains"]), groups, images, accuracies, values)
-
-    def errors(self, method: str, by_group: bool) -> np.ndarray:
-        """Accuracy less prediction in points, classifiers × domains, each left out alone or with its group."""
-        groups = self.groups if by_group else None
-        pairs = zip(self.values[method], self.accuracies, strict=True)
-        return POINTS * np.stack([left_out_errors(scores, accuracies, groups) for scores, accuracies in pairs])
-
-
-def _varies(row: np.ndarray, groups: np.ndarray) -> bool:
-    values, counts = np.unique(row, return_counts=True)
-    return all(len(set(groups[row != value])) > 2 for value in values[counts > 1])
 
 
 def score_classifiers(
@@ -342,6 +284,9 @@ def beside_table(scores: Scores, others: Mapping[str, Scores], by_group: bool = 
 
 def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0.9, resamples: int = 2000) -> list[Row]:
     """How often intervals hold on groups that neither the line nor the interval has seen.
+
+    It is judged on the images that were fitted on where domains are corruptions of one source: intervals there have no
+    chance of other images in them.
 
     Each group is left out in turn; predictor and interval are fitted on the others; its domains are predicted. The
     interval of the coverage comes from a bootstrap over groups, since domains of a group are alike.

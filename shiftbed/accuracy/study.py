@@ -15,7 +15,7 @@ from shiftbed.accuracy import pictures, studies
 from shiftbed.accuracy.domains import Seen, corrupted, held_out, labelled_source, trained_on, unseen
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.outputs import Outputs
-from shiftbed.accuracy.predict import DIRECT
+from shiftbed.accuracy.summary import DIRECT
 from shiftbed.data.corruptions import SEVERITIES
 from shiftbed.errors import DataError
 from shiftbed.training.model import Model, job_of, load
@@ -68,14 +68,16 @@ def judge_methods(
     pool = Pool(folders, datasets, source, device, on_progress, severities, trained_on(folders))
     found = pool.scores()
     made = write_study(found, Path(out), pool.scores(methods=DIRECT, calibrated=True))
+    judged = found.varying()
     if changes:
         reduced = reductions(int(found.images.min()), pool.classes)
-        after = {what: pool.scores(change).varying() for what, change in reduced.items()}
-        made["changes"] = write_changes(found.varying(), after, Path(out))
+        places = [pool.names.index(name) for name in judged.classifiers]
+        after = {what: pool.scores(change, places).varying() for what, change in reduced.items()}
+        made["changes"] = write_changes(judged, after, Path(out))
     if others:
-        made["beside"] = _finite(studies.beside_table(found.varying(), others))
+        made["beside"] = _finite(studies.beside_table(judged, others))
         write_json(made["beside"], Path(out) / "beside.json")
-        made["differences"] = write_changes(found.varying(), others, Path(out), "differences")
+        made["differences"] = write_changes(judged, others, Path(out), "differences")
     return made
 
 
@@ -225,7 +227,9 @@ def write_changes(
 
 
 def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -> dict[str, Any]:
-    """Writes the tables as JSON and the pictures beside it; a method whose score is constant is left out.
+    """Writes the tables as JSON and the pictures beside it, without methods whose score is constant.
+
+    Classifiers for which all are, which answer the same everywhere, are left out by name.
 
     Args:
         scores: What methods say.
@@ -233,7 +237,7 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
         calibrated: What methods that are estimates themselves say of calibrated models.
 
     Raises:
-        DataError: There are too few groups of domains.
+        DataError: There are too few groups of domains, or no score varies.
     """
     groups = len(set(scores.groups.tolist()))
     if groups < FEWEST_GROUPS:
@@ -241,10 +245,18 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
             f"There are labelled domains of {groups} groups; a study needs {FEWEST_GROUPS}, of which two are left out "
             "together."
         )
-    constant = [name for name in scores.values if name not in scores.varying().values]
-    scores = scores.varying()
+    judged = scores.varying()
+    if not judged.values:
+        raise DataError(
+            f"No method says different things of the domains for {_listed(scores.classifiers)}: such models answer "
+            "nearly the same everywhere; train them anew, or judge others."
+        )
+    left_out = [name for name in scores.classifiers if name not in judged.classifiers]
+    constant = [name for name in scores.values if name not in judged.values]
+    scores, calibrated = judged, calibrated.of(judged.classifiers)
     columns = {name: [name] for name in dict.fromkeys(scores.groups.tolist())}
     made: dict[str, Any] = {
+        "classifiers left out": left_out,
         "constant scores": constant,
         "mae": studies.mae_table(scores, columns),
         "mae, groups left out": studies.mae_table(scores, by_group=True),
@@ -274,6 +286,12 @@ def write_study(scores: studies.Scores, out: Path, calibrated: studies.Scores) -
     if "frechet-distance" in scores.values:
         pictures.accuracy_by_distance(scores, out / "distance.png", scores.classifiers[0])
     return made
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _finite(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """The models of a sweep on domains that they have never seen: accuracy as predicted without labels, and the truth."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +10,8 @@ from shiftbed.accuracy.domains import MOST, SEVERITIES, corrupted, held_out, of_
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.kept import ACCURACY, PREDICTIONS, predictions
 from shiftbed.accuracy.methods import METHODS, Method
-from shiftbed.accuracy.predict import DEFAULT, FittedPredictor, cannot, summarise
+from shiftbed.accuracy.predict import cannot
+from shiftbed.accuracy.summary import DEFAULT, FittedPredictor, summarise
 from shiftbed.data import card
 from shiftbed.errors import DataError, StoreError
 from shiftbed.selection import JobRecords
@@ -23,12 +23,13 @@ from shiftbed.training.store import LocalStore, write_json
 
 Row = dict[str, Any]
 SHOWN = ("accuracy", "low", "high", "level", "images", "trust")
+REVISION = 2  # of how predictions are made: rows of another are made anew
 
 
 def predict_sweep(
     folder: str | Path,
     *,
-    method: str = DEFAULT,
+    method: str | None = None,
     level: float = 0.9,
     severities: Sequence[int] = SEVERITIES,
     images: int = MOST,
@@ -43,7 +44,8 @@ def predict_sweep(
 
     Args:
         folder: The sweep's folder.
-        method: The method.
+        method: The method, by default `atc-mc`; where a model's score is the same on all corrupted images, a direct
+            estimate stands for it.
         level: The probability with which intervals are meant to hold.
         severities: Of the corruptions of held-out images that the method is fitted on.
         images: How many held-out images.
@@ -56,15 +58,16 @@ def predict_sweep(
     Raises:
         StoreError: No finished job kept its weights.
     """
-    folder, chosen = Path(folder), METHODS[method]
+    folder, chosen = Path(folder), METHODS[method or DEFAULT]
     jobs = models(folder)
     wanted = {(job.id, domain) for job in jobs for domain in job.description["test_domains"]}
     rows = [
         row
         for row in predictions(folder)
         if (row["job"], row["domain"]) in wanted
-        and row["method"] == chosen.name
+        and row.get("asked") == chosen.name
         and row["level"] in (level, None)  # without labelled domains there is no level
+        and row.get("revision") == REVISION
     ]
     done = {(row["job"], row["domain"]) for row in rows}
     for _, together in groupby(jobs, _task):
@@ -72,14 +75,14 @@ def predict_sweep(
         if not mine:
             continue
         source = held_out(_folder(folder, mine[0]), images)
-        labelled = _to_fit(of_one_size(source, load(_folder(folder, mine[0]), device)), severities)
+        labelled, why = _to_fit(of_one_size(source, load(_folder(folder, mine[0]), device)), severities)
         for job in mine:
             on_progress("predicting accuracies", len({row["job"] for row in rows}), len(jobs))
             extract = Extractor(load(_folder(folder, job), device))
             outputs = extract(source)
             if chosen.missing(outputs):
                 raise cannot(chosen, outputs)
-            fitted = FittedPredictor(outputs, ((extract(one), one.group) for one in labelled), level)
+            fitted = FittedPredictor(outputs, ((extract(one), one.group) for one in labelled), level, True, why)
             rows += [_row(job, domain, extract, fitted, chosen, level) for domain in job.description["test_domains"]]
             write_json(rows, folder / ACCURACY / PREDICTIONS)
     on_progress("predicting accuracies", len(jobs), len(jobs))
@@ -93,14 +96,17 @@ def _row(
     about = job.description
     (target,) = of_dataset(f"{about['dataset']}/{domain}", card(about["dataset"]).classes)
     outputs = extract(target)
-    try:
-        made = summarise(outputs, fitted, method, level)
-    except DataError as reason:  # a model that says the same of all corrupted images
-        alone = FittedPredictor(fitted.reference.outputs, ())
-        made = replace(summarise(outputs, alone, method, level), trust=str(reason))
+    made = summarise(outputs, fitted, method, level)
     who = {"dataset": about["dataset"], "domain": domain, "algorithm": about["algorithm"], "job": job.id}
     numbers = {name: getattr(made, name) for name in SHOWN}
-    return {**who, "method": made.method, **numbers, "true": outputs.accuracy}
+    return {
+        **who,
+        "method": made.method,
+        "asked": method.name,
+        **numbers,
+        "true": outputs.accuracy,
+        "revision": REVISION,
+    }
 
 
 def _folder(folder: Path, job: JobRecords) -> Path:
@@ -143,13 +149,13 @@ def _validation(job: JobRecords) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def _to_fit(source: DomainImages, severities: Sequence[int]) -> list[DomainImages]:
-    """The source's images under corruptions, made once; none where they cannot be corrupted."""
+def _to_fit(source: DomainImages, severities: Sequence[int]) -> tuple[list[DomainImages], str]:
+    """The source's images under corruptions, made once; none where they cannot be corrupted, and why, in brackets."""
     try:
         found = corrupted(source, severities=severities)
-    except DataError:
-        return []
-    return [DomainImages(one.name, one.id, cache(one.images), one.labels, one.group) for one in found]
+    except DataError as error:
+        return [], f" ({str(error).rstrip('.')})"
+    return [DomainImages(one.name, one.id, cache(one.images), one.labels, one.group) for one in found], ""
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
@@ -165,6 +171,15 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
         what = f"intervals (meant to hold with {level:.0%})" if level else "spreads of the direct methods"
         held.append(f"{count} of {len(some)} {what}")
     yield f"{' and '.join(held)} have the truth; mean error {error:.1%}."
-    far = next((row for row in rows if not row["low"] <= row["true"] <= row["high"]), None)
-    if far is not None:
-        yield f"Of {far['domain']}, where one does not, it said: {far['trust']}"
+    without = [row for row in rows if row["level"] is None]
+    for reason in dict.fromkeys(row["trust"] for row in without):
+        whose = ", ".join(f"{row['algorithm']} on {row['domain']}" for row in without if row["trust"] == reason)
+        yield f"No interval for {whose}: {reason}"
+    far = max(rows, key=_outside)
+    if _outside(far) > 0:
+        yield f"Of {far['algorithm']} on {far['domain']}, farthest outside, it said: {far['trust']}"
+
+
+def _outside(row: Row) -> float:
+    """How far the truth lies outside an interval; a spread is none, and its reason is printed anyway."""
+    return 0.0 if row["level"] is None else max(row["low"] - row["true"], row["true"] - row["high"])

@@ -23,7 +23,7 @@ from shiftbed.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from shiftbed.accuracy.predict import AccuracyPrediction
+    from shiftbed.accuracy.summary import AccuracyPrediction
 
 
 @app.command()
@@ -39,7 +39,7 @@ def predict(
     fit: Annotated[
         str | None, typer.Option(help="A dataset of labelled domains to fit on; by default the source, corrupted.")
     ] = None,
-    method: Annotated[str, typer.Option(help="The method that is reported first.")] = "atc-mc",
+    method: Annotated[str | None, typer.Option(help="The method that is reported first; by default atc-mc.")] = None,
     level: Annotated[float, typer.Option(min=0.5, max=0.99, help="How often the interval shall hold.")] = 0.9,
     unsure: Annotated[Path | None, typer.Option(help="Write the images it is least sure of as CSV and PNG.")] = None,
     device: Device = None,
@@ -91,7 +91,7 @@ def predict(
         next_command(f"shiftbed predict {word(run)} --on {word(on)} --unsure unsure")
 
 
-def _of_sweep(folder: Path, method: str, level: float, device: str, as_json: bool) -> None:
+def _of_sweep(folder: Path, method: str | None, level: float, device: str, as_json: bool) -> None:
     """Predictions for the models of a sweep."""
     from shiftbed.accuracy.sweep import predict_sweep, summary
     from shiftbed.report.live import work_bar
@@ -167,5 +167,7 @@ def accuracy_study(
     if beside:
         for title, name in (("Beside other studies", "beside"), ("How much more other studies err", "differences")):
             console.print(f"{title}:\n{text_table(made[name])}", markup=False, highlight=False, soft_wrap=True)
+    if made["classifiers left out"]:
+        say(f"Left out, since no score of theirs varies: {', '.join(made['classifiers left out'])}.")
     say(f"All tables and pictures: {out}")
     next_command(f"shiftbed predict {word(weight_folders(runs)[0])} --on FOLDER")

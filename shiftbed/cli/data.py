@@ -23,6 +23,7 @@ from shiftbed.cli.shared import (
     with_files,
     word,
 )
+from shiftbed.errors import ShiftbedError
 
 
 @app.command()
@@ -153,10 +154,13 @@ def look(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Shows what this installation has: versions, devices, data root and disk."""
     from shiftbed.report.doctor import examine
 
+    if as_json:
+        print(json.dumps(dict(examine())))
+        return
     table = RichTable(show_header=False)
     for what, found in examine():
         table.add_row(what, found)
@@ -172,25 +176,50 @@ def hparams(
         int | None, typer.Option(min=0, help="Show the values of this draw; 0 is the default values.")
     ] = None,
     trial: Annotated[int, typer.Option(min=0, help="The repetition; each draws anew.")] = 0,
-    space: Annotated[str, typer.Option(help="The named search space.")] = "domainbed-head",
+    recipe: Annotated[
+        str | None, typer.Option(help="The recipe, which may fix some of them; by default quick.")
+    ] = None,
+    space: Annotated[str | None, typer.Option(help="A named search space as it is, instead of a recipe.")] = None,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """The hyperparameters of an algorithm: their ranges, or the values of a draw."""
     from shiftbed.data import card
     from shiftbed.training.job import search_space
+    from shiftbed.training.recipes import recipe as find_recipe
 
+    if recipe and space:
+        raise ShiftbedError("A recipe has a search space of its own; give --recipe or --space, not both.")
     load_classes(code)
-    priors = search_space(algorithm, dataset, space)
-    values = priors.draw(draw, trial) if draw is not None else {name: prior.default for name, prior in priors.items()}
+    how = None if space else find_recipe(recipe or "quick", card(dataset).name)
+    priors = search_space(algorithm, dataset, how.space if how else str(space))
+    fixed = {name: value for name, value in how.fixed.items() if name in priors} if how else {}
+    values = {**priors.draw(draw or 0, trial), **fixed}
     if as_json:
         print(json.dumps(values))
         return
     table = RichTable("hyperparameter", "default" if draw is None else f"draw {draw}, trial {trial}", "drawn from")
     for name, prior in priors.items():
         value = values[name]
-        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value), prior.text)
+        origin = f"fixed by recipe {how.name}" if how and name in fixed else prior.text
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value), origin)
     console.print(table)
+    trained_by = how.name if how else _recipe_with(values, algorithm, dataset, draw or 0, trial)
+    if trained_by is None:
+        next_command("shiftbed recipes")
+        return
     domain = next(iter(card(dataset).domains))
-    files = with_files(code)
-    next_command(f"shiftbed train {word(dataset)} {word(algorithm)} --test={word(domain)} --draw {draw or 1}{files}")
+    what = f"{word(dataset)} {word(algorithm)} --test={word(domain)} --recipe {word(trained_by)}"
+    which = f"--draw {draw or 0}{f' --trial {trial}' if trial else ''}"
+    next_command(f"shiftbed train {what} {which}{with_files(code)}")
+
+
+def _recipe_with(values: dict[str, Any], algorithm: str, dataset: str, draw: int, trial: int) -> str | None:
+    """The first recipe that trains a draw with these values, or None."""
+    from shiftbed.training.job import resolve_hparams
+    from shiftbed.training.recipes import recipe, recipe_names
+
+    def trained(name: str) -> dict[str, Any]:
+        return resolve_hparams(dataset, algorithm, recipe(name, dataset), draw, trial, {})
+
+    return next((name for name in recipe_names() if trained(name) == values), None)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from shiftbed.cli.notes import best_command
 from shiftbed.cli.shared import AsJson, app, console, next_command, say, stoppable, word
 
 
@@ -36,4 +37,4 @@ def report(
         print(json.dumps({"page": str(path), "bytes": size, "seconds": round(seconds, 1)}))
         return
     say(f"The page: {path} ({size / 1e6:.1f} MB, {seconds:.0f} s)")
-    next_command(f"open {word(path)} in a browser", f"shiftbed best {word(folder)} --out model")
+    next_command(f"open {word(path)} in a browser", best_command(folder, " --out model"))

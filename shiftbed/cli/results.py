@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table as RichTable
 
+from shiftbed.cli.notes import best_command
 from shiftbed.cli.shared import (
     AsJson,
     Code,
@@ -77,7 +79,7 @@ def tables(
     print(make.render(shown, output), end="" if output == "csv" else "\n")
     if output == "text":
         where = shlex.quote(str(folder))
-        next_command(f"shiftbed audit {where}", f"shiftbed report {where}", f"shiftbed best {where}")
+        next_command(f"shiftbed audit {where}", f"shiftbed report {where}", best_command(folder))
 
 
 @app.command()
@@ -93,6 +95,7 @@ def best(
     device: Device = None,
     export: Annotated[str | None, typer.Option(help="onnx: write the network in this format too.")] = None,
     code: Code = None,
+    as_json: AsJson = False,
 ) -> None:
     """From a table to a model that loads.
 
@@ -118,21 +121,27 @@ def best(
         made: choosing.Best | choosing.Everywhere = verb(
             folder, out, selection=selection, algorithm=algorithm, device=device, on_step=partial(show, "training")
         )
-    say(made.words)
-    say(f"Weights: {made.weights}")
+    written: list[str] = []
     if export:
         path = made.weights.with_suffix(".onnx")
         export_onnx(load(made.weights), path)
-        written = ", ".join(str(one) for one in sorted(path.parent.glob(f"{path.name}*")))
-        say(f"ONNX: {written}")
+        written = [str(one) for one in sorted(path.parent.glob(f"{path.name}*"))]
+    if as_json:
+        print(json.dumps({**made.facts, "onnx": written}))
+        return
+    say(made.words)
+    say(f"Weights: {made.weights}")
+    if written:
+        say(f"ONNX: {', '.join(written)}")
     files = with_files(code)
     where = word(made.weights.parent)
     if isinstance(made, choosing.Everywhere):
-        return next_command(f"shiftbed predict {where} --on FOLDER{files}", f"shiftbed predictions {where}{files}")
+        next_command(f"shiftbed predict {where} --on FOLDER{files}", f"shiftbed predictions {where}{files}")
+        return
     about = made.job.description
     tested = word(f"{about['dataset']}/{about['test_domains'][0]}")
     shown = [] if is_sealed(LocalStore(folder)) else [f"shiftbed predictions {where}{files}"]
-    return next_command(*shown, f"shiftbed predict {where} --on {tested}{files}")
+    next_command(*shown, f"shiftbed predict {where} --on {tested}{files}")
 
 
 @app.command()
@@ -168,15 +177,22 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Why two jobs, recipes or tables differ."""
-    from shiftbed.report.compare import differences
+    from shiftbed.report.compare import compare
 
-    found = differences(one, two)
+    found = compare(one, two)
     if as_json:
-        print(json.dumps([{"field": key, "one": left, "two": right} for key, left, right in found]))
+        print(json.dumps([{"field": key, "one": left, "two": right} for key, left, right in found.fields()]))
         return
-    table = RichTable("field", one, two)
+    rows = found.rows()
+    if not rows:
+        say("What is printed of them is equal; `--json` has what differs." if found.fields() else "They do not differ.")
+        return
+    table = RichTable("cell" if found.kind == "sweep" else "field", one, two)
     for column in table.columns:
         column.overflow = "fold"  # what differs may be the end of a word
-    for key, left, right in found:
-        table.add_row(key, *("–" if value is None else str(value) for value in (left, right)))
-    console.print(table if found else "They do not differ.")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    if found.kind == "sweep":
+        mark = " † Oracle: chosen with the test domain's labels." if found.has_oracle else ""
+        say(f"Accuracy % ± standard error (trials).{mark} `--json` has the choices too.")

@@ -85,13 +85,19 @@ def plural(count: int, noun: str) -> str:
 
 
 def show_failures(failed: Mapping[str, str], alone: Callable[[str], str | None] = lambda job_id: None) -> None:
-    """Says of the first failed jobs why, and by which command one can be trained alone."""
-    for job_id, why in list(failed.items())[:SHOWN_FAILURES]:
-        say(f"failed: {job_id}: {why}")
-        if command := alone(job_id):
+    """Says why jobs failed, once for all that failed alike, and how the first of them can be trained alone."""
+    reasons: dict[str, list[str]] = {}
+    for job_id, why in failed.items():
+        reasons.setdefault(why.replace(job_id, "JOB"), []).append(job_id)  # paths hold the id of their job
+    for ids in list(reasons.values())[:SHOWN_FAILURES]:
+        first, count = ids[0], len(ids)
+        same = f"{count:,} jobs failed for this reason (`--json` lists them), first " if count > 1 else "failed: "
+        say(f"{same}{first}: {failed[first]}")
+        if command := alone(first):
             console.print(f"  alone: {command}", markup=False, highlight=False, soft_wrap=True)
-    if len(failed) > SHOWN_FAILURES:
-        console.print(f"and {len(failed) - SHOWN_FAILURES:,} more; `--json` lists all.", highlight=False)
+    if len(reasons) > SHOWN_FAILURES:
+        more = sum(len(ids) for ids in list(reasons.values())[SHOWN_FAILURES:])
+        console.print(f"and {plural(more, 'job')} more; `--json` lists all.", highlight=False)
 
 
 def only_with(what: str, is_asked: bool, **options: Any) -> None:

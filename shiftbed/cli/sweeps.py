@@ -2,11 +2,13 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shiftbed.cli.notes import best_command, recipe_notes
 from shiftbed.cli.shared import (
     AsJson,
     Code,
@@ -116,7 +118,11 @@ def sweep(
         "blind": blind,
         "only": only,
     }
+    if out is None and plan is None:
+        raise ShiftbedError("A sweep needs a folder for its records; add --out DIR.")
     words = sweep_words({word: value for word, value in flags.items() if value is not None}, plan)
+    for note in [] if as_json else recipe_notes(words.recipe, words.datasets):
+        say(note)
     request = _within_budget(words, as_json) if words.budget else words.request()
     if dry_run:
         _forecast(request, words, probe, as_json)
@@ -202,7 +208,7 @@ def _show_forecast(found: "Forecast", words: "SweepWords", as_json: bool) -> Non
         print(f"About {found.device_hours:.2g} device-hours ({duration(sum(found.seconds.values()))} one by one{but}).")
     print(f"About {found.disk / 2**20:,.1f} MiB of records.")
     for note in found.notes:
-        print(f"Note: {note}")
+        say(f"Note: {note}")
     next_command("the same without --dry-run" + ("" if words.budget else ", or with --budget 8h"))
 
 
@@ -220,19 +226,19 @@ def _report(progress: "Progress", request: "Request", words: "SweepWords", as_js
         jobs = {job.id: job for job in progress.jobs}
         show_failures(progress.failed, lambda job_id: command_alone(jobs[job_id], words, request.draws))
         if progress.ended:
-            _next(words.out)
+            _next(words.out, words.code)
     if progress.failed:
         raise ShiftbedError(f"{plural(len(progress.failed), 'job')} failed; the same command tries again.")
 
 
-def _next(folder: Path) -> None:
+def _next(folder: Path, code: Sequence[Path] = ()) -> None:
     """What to do with finished jobs."""
     from shiftbed.sweeps.blind import is_sealed, sealed
     from shiftbed.training.store import LocalStore
 
     if is_sealed(LocalStore(folder)):
         say(sealed(folder))
-        next_command(f"shiftbed best {word(folder)}", f"shiftbed audit {word(folder)}")
+        next_command(best_command(folder, code=code), f"shiftbed audit {word(folder)}")
     else:
         next_command(f"shiftbed tables {word(folder)}")
 
@@ -248,9 +254,11 @@ def status(
     From any machine that sees the folder, with the time left.
     """
     from shiftbed.sweeps.blind import is_sealed
-    from shiftbed.sweeps.records import sweep_status
+    from shiftbed.sweeps.records import no_finished_job, sweep_status
     from shiftbed.training.store import LocalStore
 
+    if folder.is_file():
+        raise no_finished_job(folder)
     store = LocalStore(folder)
     now = sweep_status(store)
     if not now.plan:

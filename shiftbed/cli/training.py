@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shiftbed.cli.notes import recipe_notes
 from shiftbed.cli.shared import (
     KEEPS,
     PRECISIONS,
@@ -119,6 +120,8 @@ def train(
             raise KeyboardInterrupt
         return job
 
+    for note in [] if as_json else recipe_notes(recipe, [dataset]):
+        say(note)
     job = stoppable(run, "the same command")
     if as_json:
         print(json.dumps({"job": job.description, "status": job.status, "step": job.step, "records": job.rows}))

@@ -37,6 +37,7 @@ class Best(NamedTuple):
         same: Whether its record came out the same.
         rule: The rule that chose it.
         among: The test domains that were asked for; none of them means all.
+        named: The algorithm that was asked for, if one was.
     """
 
     job: JobRecords
@@ -45,6 +46,7 @@ class Best(NamedTuple):
     same: bool
     rule: Selection
     among: Sequence[str]
+    named: str | None = None
 
     @property
     def words(self) -> str:
@@ -55,10 +57,19 @@ class Best(NamedTuple):
         words = f"{self.rule.name} chose {who}, tested on {tests} (score {self.choice.score:.4f}{mark})."
         words += f" {mark} chosen with the test domain's labels." if mark else ""
         if not self.among:
-            words += " Of the algorithm that scores best over all test domains, it is the one with the best score."
+            best = "the algorithm that scores best over all test domains"
+            words += (
+                f" Of {f'{self.named}, which was named' if self.named else best}, it is the one with the best score."
+            )
         if not self.same:
             words += "\nIts record came out a little different: it was made with another torch, device or precision."
         return words
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The same for machines."""
+        about = {key: self.job.description[key] for key in ("dataset", "algorithm", "draw", "trial", "test_domains")}
+        return {"job": self.job.id, **about, **_facts(self.rule, self.choice, self.weights), "same": self.same}
 
 
 def best(
@@ -100,7 +111,7 @@ def best(
     if is_sealed(LocalStore(Path(folder))):
         store.put_atomic(f"{Path(files.job).parent}/{OF_BLIND}", canonical({"sweep": str(Path(folder).resolve())}))
     same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
-    return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same, candidates.rule, test)
+    return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same, candidates.rule, test, algorithm)
 
 
 class Everywhere(NamedTuple):
@@ -141,6 +152,13 @@ class Everywhere(NamedTuple):
             f"\nExpect {values.mean():.1f}{error} % at a new domain: {count}what models of these values had where they "
             f"did not learn{looked} ({of_each})."
         )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The same for machines."""
+        about = {key: getattr(self.job, key) for key in ("dataset", "algorithm", "draw", "trial")}
+        made = {**about, **_facts(self.rule, self.choice, self.weights), "elsewhere": self.elsewhere}
+        return {"job": self.job.id, "train_domains": list(self.job.task.train_domains), **made}
 
 
 def best_everywhere(
@@ -279,6 +297,11 @@ class Candidates:
                 if split["role"] == "test" and split["part"] != "out":
                     found[split["domain"]] = row["splits"][split["name"]]["accuracy"]
         return found
+
+
+def _facts(rule: Selection, choice: Choice, weights: Path) -> dict[str, Any]:
+    how = {"selection": rule.name, "oracle": rule.oracle, "step": choice.step, "score": choice.score}
+    return {**how, "weights": str(weights)}
 
 
 def _lacking(rule: Selection, jobs: Sequence[JobRecords]) -> list[str]:

@@ -1,17 +1,73 @@
 """Why two jobs, recipes or tables differ."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shiftbed.audit.ledger import read_tables
 from shiftbed.errors import ShiftbedError
+from shiftbed.sweeps.records import no_finished_job
 from shiftbed.tables import as_rows
+from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.recipes import recipe, recipe_names
 
+CELL = ("dataset", "selection", "algorithm", "test")  # what names a cell
+NUMBERS = ("accuracy", "standard_error", "n", "why_empty", "chosen")  # what is found in it; the rest is how it was made
 
-def differences(one: str, two: str) -> list[tuple[str, Any, Any]]:
-    """Every field in which two things of one kind differ, with both values.
+
+class Comparison(NamedTuple):
+    """Two things of one kind.
+
+    Attributes:
+        kind: What they are: a recipe, a job or a sweep.
+        left: The fields of the first; of a sweep, its cells by name.
+        right: Those of the second.
+    """
+
+    kind: str
+    left: Mapping[str, Any]
+    right: Mapping[str, Any]
+
+    def fields(self) -> list[tuple[str, Any, Any]]:
+        """Every field in which they differ, with both values, for machines."""
+        left, right = self.left, self.right
+        if self.kind == "sweep":  # a cell that one of them lacks is one difference, not one in each of its fields
+            left, right = (
+                {cell: row if cell in lacking else row["accuracy"] for cell, row in having.items()}
+                for having, lacking in ((left, right), (right, left))
+            )
+        left, right = _flat(left), _flat(right)
+        keys = [*left, *(key for key in right if key not in left)]
+        return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """What differs, for people: of sweeps how they were made, and one row for each cell whose numbers differ."""
+        if self.kind != "sweep":
+            return [(key, _word(left), _word(right)) for key, left, right in self.fields()]
+        cells = [*self.left, *(cell for cell in self.right if cell not in self.left)]
+        numbers = [(cell, _number(self.left.get(cell)), _number(self.right.get(cell))) for cell in cells]
+        return [*self._making(), *(row for row in numbers if row[1] != row[2])]
+
+    @property
+    def has_oracle(self) -> bool:
+        """Whether some of the numbers are an oracle's."""
+        return self.kind == "sweep" and any(row["oracle"] for row in (*self.left.values(), *self.right.values()))
+
+    def _making(self) -> list[tuple[str, str, str]]:
+        """How the cells that both have were made, where that differs: draws, steps, versions."""
+        both = [(self.left[cell], self.right[cell]) for cell in self.left if cell in self.right]
+        names = [name for name in (both[0][0] if both else {}) if name not in (*CELL, *NUMBERS)]
+        differing = {name: [pair for pair in both if pair[0][name] != pair[1][name]] for name in names}
+        return [
+            (name.replace("_", " "), *(_several([pair[side][name] for pair in pairs]) for side in (0, 1)))
+            for name, pairs in differing.items()
+            if pairs
+        ]
+
+
+def compare(one: str, two: str) -> Comparison:
+    """Two things of one kind, to see in what they differ.
 
     Args:
         one: A job's folder, a sweep's folder, or the name of a recipe.
@@ -24,14 +80,7 @@ def differences(one: str, two: str) -> list[tuple[str, Any, Any]]:
     (kind, left), (other, right) = (_read(name, as_sweeps) for name in (one, two))
     if kind != other:
         raise ShiftbedError(f"{one} is a {kind} and {two} is a {other}; compare two of a kind.")
-    if kind == "sweep":  # a cell that one of them lacks is one difference, not one in each of its fields
-        left, right = (
-            {cell: row if cell in lacking else row["accuracy"] for cell, row in having.items()}
-            for having, lacking in ((left, right), (right, left))
-        )
-    left, right = _flat(left), _flat(right)
-    keys = [*left, *(key for key in right if key not in left)]
-    return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
+    return Comparison(kind, left, right)
 
 
 def _read(name: str, as_sweep: bool) -> tuple[str, Any]:
@@ -45,11 +94,28 @@ def _read(name: str, as_sweep: bool) -> tuple[str, Any]:
     if len(jobs) == 1 and not as_sweep:
         return "job", json.loads(jobs[0].read_text())
     if jobs or (path / "plans").is_dir():
-        rows = as_rows(read_tables(path))
-        return "sweep", {
-            " / ".join(str(row[key]) for key in ("dataset", "selection", "algorithm", "test")): row for row in rows
-        }
+        return "sweep", {" / ".join(str(row[key]) for key in CELL): row for row in as_rows(read_tables(path))}
+    if path.is_file():
+        raise no_finished_job(name)
     raise ShiftbedError(f"{name} is no recipe, and no folder of a job or a sweep.")
+
+
+def _number(row: Mapping[str, Any] | None) -> str:
+    """The number of a cell with its doubt and count; marked, if an oracle chose."""
+    if row is None or row["accuracy"] is None:
+        return "–"
+    mark = ORACLE_MARK if row["oracle"] else ""
+    error = row["standard_error"]
+    return f"{row['accuracy']:.1f}{mark}{'' if error is None else f' ±{error:.1f}'} ({row['n']})"
+
+
+def _several(values: list[Any]) -> str:
+    """The different ones of some values."""
+    return ", ".join(dict.fromkeys(map(_word, values)))
+
+
+def _word(value: Any) -> str:
+    return "–" if value is None else str(value)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from shiftbed.data import MultiDomainDataset, load
@@ -10,6 +11,7 @@ from shiftbed.errors import DataError, ShiftbedError, StoreError
 from shiftbed.registry import Registry, did_you_mean
 from shiftbed.report import figures_drawn as drawn
 from shiftbed.report.folder import ACCURACY, MATRIX, SHIFT, predictions, read_json, shift_points
+from shiftbed.sweeps.records import no_finished_job
 from shiftbed.tables import Table, improvements
 from shiftbed.tables.table import BASELINE
 
@@ -86,6 +88,8 @@ def figure(name: str, folder: str | Path, out: str | Path, **options: Any) -> Pa
             raise ShiftbedError(
                 f"The figure {entry.name} has no option '{option}'; it has {', '.join(entry.options) or 'none'}."
             )
+    if Path(folder).is_file():
+        raise no_finished_job(folder)
     if not Path(folder).is_dir():
         raise StoreError(f"There is no folder {folder}; `shiftbed sweep ... --out {folder}` makes one.")
     return entry.draw(replace(Asked(Path(folder)), **given), Path(out))
@@ -206,7 +210,8 @@ def _predictions(asked: Asked, path: Path) -> Path:
     """Accuracy as predicted without labels against the truth, with intervals."""
     rows = predictions(asked.folder)
     if not rows:
-        raise _lacking(asked, ACCURACY, "accuracies were predicted", "shiftbed demo")
+        commands = f"shiftbed sweep ... --keep final`, then `shiftbed predict {quote(str(asked.folder))}"
+        raise _lacking(asked, ACCURACY, "accuracies were predicted", commands)
     return drawn.predictions(rows, path)
 
 

@@ -1,6 +1,6 @@
 """The page's plain words: who won and how sure that is, what to do next, whom to cite."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -10,7 +10,7 @@ from shiftbed.algorithms import ALGORITHMS
 from shiftbed.audit.findings import Audit
 from shiftbed.audit.subject import Subject
 from shiftbed.data import card
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, UnknownNameError
 from shiftbed.report.page_results import Results
 from shiftbed.sweeps.records import Status
 from shiftbed.tables import AVERAGE, Table
@@ -18,6 +18,7 @@ from shiftbed.tables.missing import MissingJob, sweep_command
 from shiftbed.tables.table import BASELINE
 
 SURE = 0.05  # a p-value above it is called chance
+COMMON_SIDE = 64  # to which images are brought whose sizes differ
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:
@@ -118,8 +119,9 @@ def next_steps(
 ) -> list[tuple[str, str]]:
     """What to do next, each with its command, the most pressing first."""
     where, tables = quote(str(folder)), [one.table for one in verdicts]
+    every = {name for table in tables for name in table.names.values()}
     steps: list[tuple[str, str | None]] = [
-        (f"{table.dataset}: {words}; this runs them.", command)
+        (with_file(f"{table.dataset}: {words}; this runs them.", table.names.values()), command)
         for table in tables
         for words, command in table.unfinished()
     ]
@@ -131,18 +133,46 @@ def next_steps(
         explain = f"Explain what the audit found ({sources}) before showing the numbers."
         steps.append((explain, f"shiftbed audit {where}"))
     for dataset in (table.dataset for table in tables if table.dataset not in measured):
-        command = f"shiftbed shift {quote(dataset)} --out {quote(str(folder / 'shift'))}"
+        command = f"shiftbed shift {quote(dataset)}{_common_size(dataset)} --out {quote(str(folder / 'shift'))}"
         steps.append((f"Measure how far apart the domains of {dataset} are.", command))
     for one in verdicts:
         single = all(found.n == 1 for found in one.table.estimates.values() if found is not None)
         if one.leader is not None and (single or one.leader not in (BASELINE, *one.better)):
             words = f"{one.table.dataset}: more trials would tell a difference from chance."
-            steps.append((words, more_trials(one.table)))
+            steps.append((with_file(words, one.table.names.values()), more_trials(one.table)))
     if any(one.leader for one in verdicts):
-        steps.append(("Train the chosen model again, ready to be loaded.", f"shiftbed best {where} --out model"))
+        words = with_file("Train the chosen model again, ready to be loaded.", every)
+        steps.append((words, f"shiftbed best {where} --out model"))
     if not predicted:
-        steps.append(("Expect its accuracy on new images without labels.", "shiftbed predict model --on FOLDER"))
+        words = with_file("Expect its accuracy on new images without labels.", every)
+        steps.append((words, "shiftbed predict model --on FOLDER"))
     return [(words, command) for words, command in dict.fromkeys(steps) if command is not None]
+
+
+def pasted(algorithms: Iterable[str]) -> list[str]:
+    """Those of some algorithms that are classes of the user's: a sweep knows their names, and not their files."""
+    return sorted({name for name in algorithms if _is_pasted(name)})
+
+
+def _is_pasted(algorithm: str) -> bool:
+    try:
+        return "source " in str(ALGORITHMS[algorithm].revision)  # of our own classes it is a number
+    except UnknownNameError:
+        return True
+
+
+def with_file(words: str, algorithms: Iterable[str]) -> str:
+    """A sentence about a command, which tells of the file that the command needs beside its words."""
+    needed = pasted(algorithms)
+    return f"{words.removesuffix('.')} (with --code and the file of {listed(needed)})." if needed else words
+
+
+def _common_size(dataset: str) -> str:
+    """The option that `shiftbed shift` asks for where images differ in size."""
+    try:
+        return f" --size={COMMON_SIDE}" if card(dataset).input_shape is None else ""
+    except ShiftbedError:  # a dataset that is not here
+        return ""
 
 
 def more_trials(table: Table) -> str | None:

@@ -17,7 +17,7 @@ from shiftbed.sweeps.leases import Lease, LeaseWatch
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, run_job
-from shiftbed.training.store import LocalStore, Store
+from shiftbed.training.store import DiskFullError, LocalStore, Store
 
 
 def attempt(
@@ -32,7 +32,8 @@ def attempt(
     """Runs the described job; whatever goes wrong in it is written down beside it.
 
     Returns:
-        The event `ended` with the outcome, or `failed` with the reason in one sentence and whether memory ran out.
+        The event `ended` with the outcome; `full` with the reason in one sentence, where the store has no room; or
+        `failed` with the reason and whether memory ran out.
     """
 
     def tell(step: int, metrics: dict[str, Any]) -> None:
@@ -44,6 +45,8 @@ def attempt(
                 _load_once(path)
             job = Job.from_description(description)
             outcome = run_job(job, store, keep=keep, runtime=runtime, on_step=tell, should_stop=should_stop)
+    except DiskFullError as error:  # nothing is wrong with the job, and there is no room to write that down
+        return {"event": "full", "why": str(error)}
     except Exception as error:
         why = write_failure(store, description["id"], error)
         return {"event": "failed", "why": why, "out_of_memory": is_out_of_memory(error)}

@@ -64,6 +64,7 @@ class ClusterExecutor(ABC):
         self._deaths: dict[str, tuple[int, int]] = {}
         self._looked = 0.0
         self._filled = 0.0
+        self._full = ""  # why nothing more can be written, once a job has met that
 
     @abstractmethod
     def _submit(self, jobs: list[Job]) -> None:
@@ -71,14 +72,18 @@ class ClusterExecutor(ABC):
 
     @abstractmethod
     def _hear(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Waits a moment; gives the id and the event (`ended`, `failed`, `died`) of every job that is over."""
+        """Waits a moment; gives the id and the event (`ended`, `failed`, `full`, `died`) of every job that is over."""
 
     @abstractmethod
     def _dismiss(self) -> None:
         """Takes what is submitted out of the queue and lets what runs save and leave."""
 
     def run(self, jobs: Sequence[Job], on_change: Callable[[Progress], None] = lambda progress: None) -> Progress:
-        """Runs all jobs that are not done yet; a failing job never stops the others."""
+        """Runs all jobs that are not done yet; a failing job never stops the others.
+
+        Raises:
+            DiskFullError: The store has no room; what runs or waits in the queue is dismissed.
+        """
         unique = list({job.id: job for job in jobs}.values())
         progress = self._progress = Progress(unique)
         finished = outcomes(self._store)  # in compacted parts too
@@ -91,6 +96,8 @@ class ClusterExecutor(ABC):
                     self._fill_queue()
                 for job_id, message in self._hear():
                     self._settle(self._submitted.pop(job_id), message)
+                if self._full:
+                    raise progress.disk_full(self._full)
                 self._look()
                 on_change(progress)
         finally:
@@ -134,7 +141,9 @@ class ClusterExecutor(ABC):
         self._progress.running.pop(job.id, None)
         if self._is_done(job.id):  # whatever became of the attempt
             return
-        if message["event"] == "failed":
+        if message["event"] == "full":
+            self._full = message["why"]
+        elif message["event"] == "failed":
             self._progress.failed[job.id] = message["why"]
         elif message["event"] == "ended":
             self._waiting.append(job)  # it was stopped from outside

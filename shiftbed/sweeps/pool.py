@@ -21,7 +21,7 @@ from shiftbed.sweeps.records import outcomes
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, parse_records
-from shiftbed.training.store import LocalStore
+from shiftbed.training.store import DiskFullError, LocalStore
 
 TICK_SECONDS = 0.25
 LOOK_SECONDS = 1.0
@@ -80,6 +80,15 @@ class Progress:
             return "failed"
         return "running" if job_id in self.running or job_id in self.elsewhere else "left"
 
+    def disk_full(self, why: str) -> DiskFullError:
+        """The error of a sweep that stopped since its store has no room.
+
+        Args:
+            why: What the first job that met it said.
+        """
+        done = f"{len(self.ended):,} of {len(self.jobs):,} jobs"
+        return DiskFullError(f"{why} The sweep started no further job; {done} have ended.")
+
     def joined(self, other: "Progress") -> "Progress":
         """This and a later stage as one."""
         return Progress(
@@ -129,11 +138,15 @@ class LocalPool:
         self._waiting: deque[Job] = deque()
         self._deaths: dict[str, tuple[int, int]] = {}
         self._last_look = 0.0
+        self._full = ""  # why nothing more can be written, once a job has met that
 
     def run(self, jobs: Sequence[Job], on_change: Callable[[Progress], None] = lambda progress: None) -> Progress:
         """Runs all jobs that are not done yet; a failing job never stops the others.
 
         Interrupted, it has the workers save what they do and leaves.
+
+        Raises:
+            DiskFullError: The store has no room; jobs that ran came to their end, if they could, and no other began.
         """
         unique = list({job.id: job for job in jobs}.values())
         progress = self._progress = Progress(unique)
@@ -143,7 +156,10 @@ class LocalPool:
         progress.found = len(progress.ended)
         try:
             while progress.left:
-                self._fill_seats()
+                if not self._full:
+                    self._fill_seats()
+                elif not any(seat.job for seat in self._seats):
+                    raise progress.disk_full(self._full)
                 self._hear()
                 self._leave_sleepers()
                 on_change(progress)
@@ -227,6 +243,9 @@ class LocalPool:
         self._progress.running.pop(job.id, None)
         if message.get("out_of_memory") and seat.crowd > 1:
             self._capacity.ran_out(seat.runtime, seat.crowd)
+            self._waiting.append(job)
+        elif message["event"] == "full":
+            self._full = self._full or message["why"]
             self._waiting.append(job)
         elif message["event"] == "failed":
             self._progress.failed[job.id] = message["why"]

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, cast
+from zipfile import is_zipfile
 
 import duckdb
 import numpy as np
@@ -61,7 +63,11 @@ def outcomes(store: Store) -> dict[str, str]:
 
 
 def no_finished_job(folder: str | Path) -> StoreError:
-    """The error of a folder that has none."""
+    """The error of a folder that has none, or of a file, which may be a bundle."""
+    if Path(folder).is_file():
+        if is_zipfile(folder):
+            return StoreError(f"{folder} is a bundle; `shiftbed merge {quote(str(folder))} --out DIR` opens it.")
+        return StoreError(f"{folder} is a file, not the folder of a sweep; name a folder.")
     return StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shiftbed.algorithms import load_code
-from shiftbed.data import card
+from shiftbed.data import DATASETS, card
+from shiftbed.data import load as load_data
+from shiftbed.data.roots import prepared_names
 from shiftbed.errors import ShiftbedError
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
@@ -149,7 +151,9 @@ def sweep(
         How it ended.
 
     Raises:
+        DataError: A dataset is not prepared on this machine, and jobs are to run here.
         StoreError: The sweep is to be blind and has finished jobs.
+        DiskFullError: The folder's disk is full; the same sweep, called again, goes on.
         ShiftbedError: A name is unknown, none of the jobs has an id that was asked for, or a search of a blind sweep
             would choose by test numbers.
     """
@@ -165,6 +169,8 @@ def sweep(
     requests = [request] if isinstance(request, Request) else request
     requests = [replace(one, fields={**asked, **one.fields}) for one in requests]
     first = _by_design(requests, plan, only)
+    if on == "local":  # the machines of a cluster may have what this one lacks
+        _refuse_unprepared([job for jobs in first.values() for job in jobs], store)
     if blind or is_sealed(store):
         _refuse_looks(requests)
         seal(store)
@@ -193,6 +199,17 @@ def _refuse_looks(requests: Sequence[Request]) -> None:
                 f"The design {one.design} would choose by {looking[0]}, which reads test numbers, and the sweep is "
                 "blind; choose another selection, such as training-domain-validation."
             )
+
+
+def _refuse_unprepared(jobs: Sequence[Job], store: LocalStore) -> None:
+    """Refuses jobs whose data are not here, before one after the other fails for it; what is done needs no data."""
+    known = prepared_names()
+    lacking = {name for name in {job.dataset for job in jobs} if name not in known and DATASETS[name].build is None}
+    if not lacking:
+        return
+    done = outcomes(store)
+    for name in sorted({job.dataset for job in jobs if job.dataset in lacking and job.id not in done}):
+        load_data(name)  # which says what to do
 
 
 def _by_design(

@@ -11,6 +11,12 @@ from typing import Any, Protocol
 
 from shiftbed.errors import StoreError
 
+NO_ROOM = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+
+
+class DiskFullError(StoreError):
+    """A store that has no room left: no other job of the same store can write either."""
+
 
 class Store(Protocol):
     """Where jobs leave what they computed. Keys are relative paths with forward slashes."""
@@ -116,15 +122,18 @@ def _sync_folder(folder: Path) -> None:
 
 def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        file = next(parent for parent in path.parents if parent.is_file() or parent == parent.parent)
-        return StoreError(f"Cannot {verb} {path}: {file} is a file, not a folder; choose another folder.")
+        above = (parent for parent in path.parents if parent.exists() and not parent.is_dir())  # a file, or a device
+        return StoreError(f"Cannot {verb} {path}: {next(above, path.parent)} is not a folder; choose another folder.")
+    if error.errno in NO_ROOM:
+        what = NO_ROOM[error.errno]
+        advice = f"{what}; make room and run the same command again: what was written before is kept"
+        return DiskFullError(f"Cannot {verb} {path}: {advice}.")
     advice = {
-        errno.ENOSPC: "the disk is full; make room and run the same command again, nothing computed is lost",
-        errno.EDQUOT: "the disk quota is used up; make room and run the same command again, nothing computed is lost",
+        errno.ENOENT: "no folder can be made there; choose another",
         errno.EACCES: "permission is denied; choose a folder you may write to",
         errno.EPERM: "this file system does not allow it; choose a folder on another",
         errno.EROFS: "the file system is read-only; choose a folder you may write to",
-    }.get(error.errno or 0, f"{error.strerror}; run the same command again, nothing computed is lost")
+    }.get(error.errno or 0, f"{error.strerror}; if that comes again, choose a folder on another disk")
     return StoreError(f"Cannot {verb} {path}: {advice}.")
 
 

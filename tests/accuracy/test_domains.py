@@ -2,17 +2,32 @@
 
 import json
 import runpy
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from shiftbed.accuracy import domains
-from shiftbed.accuracy.domains import corrupted, labelled_source, of_dataset, of_one_size, sampled, trained_on, unseen
+from shiftbed.accuracy.domains import (
+    asked_about,
+    corrupted,
+    labelled_source,
+    of_dataset,
+    of_one_size,
+    others_than,
+    sampled,
+    share_images,
+    trained_on,
+    unseen,
+)
 from shiftbed.accuracy.extraction import DomainImages
 from shiftbed.accuracy.predict import predict_accuracy
 from shiftbed.data import card
 from shiftbed.data.dataset import Domain, FixedDomains, MultiDomainDataset
+from shiftbed.data.prepare import prepare
 from shiftbed.errors import DataError
 from shiftbed.training.model import Model
 from tests.algorithms.common import build
@@ -99,6 +114,77 @@ def test_the_labels_of_the_domain_that_is_asked_about_are_not_fitted_on():
     labelled = {str(noise): some(noise) for noise in range(60, 240, 15)}
     made = predict_accuracy(model, labelled["90"][0], source=some(50), domains=labelled)
     assert made.domains == len(labelled) - 1
+
+
+@pytest.fixture
+def my_images(tmp_path, monkeypatch):
+    """Own images of five sites in the working directory, prepared, and a model of their classes."""
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    for site, brightness in zip("abcde", range(20, 120, 20), strict=True):
+        for number, kind in enumerate("012"):
+            for place in range(6):
+                path = Path("my-images", f"site-{site}", kind, f"{place}.png")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pixels = random.normal(brightness + 30 * number, 15, (8, 8, 3)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(path)
+    prepare("my-images")
+    about = {"input_shape": (3, 8, 8), "preprocessing": {"augmentation": {}}}
+    return Model(build("ERM", shape=(3, 8, 8), dtype=torch.float32), tuple("012"), about)
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        ("my-images/site-c", 4),
+        ("./my-images/site-c/", 4),
+        ("{here}/my-images/site-c", 4),
+        ("linked", 4),
+        ("my-images/site-c/0", 4),
+        ("copied", 4),
+        ("other-images", 5),
+    ],
+)
+def test_a_labelled_folder_that_is_asked_about_is_not_fitted_on(my_images, tmp_path, asked, left):
+    (tmp_path / "linked").symlink_to(tmp_path / "my-images" / "site-c")
+    shutil.copytree("my-images/site-c", "copied")
+    shutil.copytree("my-images/site-c/0", "other-images")
+    for path in Path("other-images").iterdir():
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    random = np.random.default_rng(0)
+    source = random.integers(0, 256, (20, 8, 8, 3)).astype(np.uint8), random.integers(0, 2, 20)
+    made = predict_accuracy(my_images, asked.format(here=tmp_path), source=source, domains="my-images")
+    assert made.domains == left
+
+
+def test_all_of_a_dataset_leaves_nothing_to_fit_on(my_images):
+    source = np.zeros((4, 8, 8, 3), np.uint8), np.arange(4) % 2
+    with pytest.raises(DataError, match="Nothing is left of my-images"):
+        predict_accuracy(my_images, "my-images", source=source, domains="my-images")
+
+
+def test_what_is_asked_about_goes_by_its_name(made):
+    assert asked_about("made/fog-1") == {("made", "fog-1")}
+    assert asked_about("made/unheard-of") == set()
+
+
+def test_the_same_images_in_another_order_are_not_fitted_on():
+    images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 3)).astype(np.uint8)
+    target = DomainImages.of("target", images)
+    labelled = [
+        DomainImages.of(name, some, np.zeros(6, int)) for name, some in (("a", images[::-1]), ("b", 255 - images))
+    ]
+    assert [one.name for one in others_than(target, labelled)] == ["b"]
+
+
+def test_corruptions_share_images_and_sites_do_not():
+    def named(*names):
+        return [DomainImages.of(name, np.zeros((2, 2, 2, 3), np.uint8)) for name in names]
+
+    assert share_images(named("clean", "fog-1", "snow-5"))
+    assert not share_images(named("fog", "snow")), "weather, not corruptions"
+    assert not share_images(named("fog-1", "site-1"))
 
 
 def test_the_page_says_what_the_study_found():

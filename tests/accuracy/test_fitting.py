@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from shiftbed.accuracy.fitting import Line, evaluate, left_out_errors, mean_errors, rank_correlation
 from shiftbed.accuracy.intervals import AccuracyPredictor, conformal_quantile
@@ -106,3 +107,69 @@ def test_intervals_widen_away_from_what_was_fitted_and_with_fewer_images():
     expected = 2 * np.hypot(width(0.5, 1000) / 2, 1.6449 * np.sqrt(0.25 * (1 / 50 - 1 / 1000)))
     assert width(0.5, 50) == pytest.approx(expected, rel=1e-2)
     assert fitted.predict(2.0, 1000)[0] == 1
+
+
+def covered(shared, repeats=200, images=200):
+    """How often intervals hold on a left-out corruption of new images, fitted on corruptions of others."""
+    groups = np.repeat(np.arange(20), 2)
+    fitted_on, hits = groups < 19, []
+    for seed in range(repeats):
+        random = np.random.default_rng(seed)
+        easy = random.uniform(0.35, 0.95, 40)
+        beside_the_line = 0.02 * random.normal(size=20)[groups]
+
+        def domains(random=random, easy=easy, beside_the_line=beside_the_line):
+            # The same images in all domains: what is hard in one is hard in the others, and less sure.
+            hard, else_ = random.normal(size=(2, images, 1))
+            sure = norm.cdf(0.7 * hard + np.sqrt(1 - 0.7**2) * else_) < easy
+            return sure.mean(axis=0), (norm.cdf(hard) < easy + beside_the_line).mean(axis=0)
+
+        (scores, accuracies), (new_scores, new_accuracies) = domains(), domains()
+        counts = np.full(fitted_on.sum(), images)
+        fitted = AccuracyPredictor.fit(
+            scores[fitted_on], accuracies[fitted_on], groups[fitted_on], counts, shared=shared
+        )
+        for place in np.flatnonzero(~fitted_on):
+            _, low, high = fitted.predict(new_scores[place], images)
+            hits.append(low <= new_accuracies[place] <= high)
+    return np.mean(hits)
+
+
+def test_intervals_from_corruptions_of_one_source_hold_on_new_images():
+    assert 0.87 <= covered(shared=True) <= 0.98
+    assert covered(shared=False) < 0.8, "left-out errors do not show the chance in which images all domains share"
+
+
+def test_chance_of_shared_images_and_of_new_ones_is_added():
+    scores, images = np.linspace(0.4, 0.6, 30), np.full(30, 1000)
+    accuracies = scores + 0.01 * np.random.default_rng(0).normal(size=30)
+    own, shared = (AccuracyPredictor.fit(scores, accuracies, np.arange(30), images, shared=it) for it in (False, True))
+
+    def half(fitted, images):
+        estimate, low, high = fitted.predict(0.5, images)
+        assert (estimate, low) == pytest.approx((own.predict(0.5, images)[0], 2 * estimate - high))
+        return (high - low) / 2
+
+    for count in (50, 1000, 5000):
+        chance = 1.6449 * np.sqrt(0.25 * (1 / count + 1 / 1000))
+        assert half(shared, count) == pytest.approx(np.hypot(half(own, 5000), chance), rel=1e-2)
+
+
+@pytest.mark.parametrize("score", [-1.0, -0.4, 0.3, 1.0, 1.2, 1.5, 5.0])
+@pytest.mark.parametrize("images", [2, 500])
+def test_an_interval_never_turns_inside_out_nor_is_a_point(score, images):
+    scores = np.linspace(0.3, 0.9, 20)
+    accuracies = 0.2 + 0.8 * scores + 0.01 * np.random.default_rng(0).normal(size=20)
+    for shared in (False, True):
+        fitted = AccuracyPredictor.fit(scores, accuracies, np.arange(20), np.full(20, 500), shared=shared)
+        estimate, low, high = fitted.predict(score, images)
+        assert 0 <= low <= estimate <= high <= 1
+        assert high - low > 0.005
+
+
+def test_errors_are_those_of_what_is_shown():
+    scores, accuracies = np.array([0.0, 1, 2, 3, 10]), np.array([0.1, 0.4, 0.6, 0.9, 1.0])
+    fitted = AccuracyPredictor.fit(scores, accuracies, np.arange(5), np.full(5, 100))
+    assert left_out_errors(scores, accuracies)[-1] < -1, "the line goes far beyond 1 there"
+    assert fitted.errors[-1] == 0
+    assert np.abs(fitted.errors).max() <= 1

@@ -10,6 +10,7 @@ from shiftbed.accuracy.agreement import agreement_matrix, on_the_line
 from shiftbed.accuracy.methods import METHODS
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.reference import Reference, threshold
+from shiftbed.accuracy.summary import direct_estimates
 from shiftbed.accuracy.transport import transported_probability
 from shiftbed.errors import DataError
 
@@ -302,3 +303,26 @@ def test_a_constant_added_to_an_image_s_logits_changes_nothing(name):
 def test_bad_input_is_one_sentence(make, words):
     with pytest.raises(DataError, match=words):
         make()
+
+
+def test_a_model_without_an_error_is_not_calibrated_away():
+    random = np.random.default_rng(0)
+    labels = np.arange(24) % 2
+    logits = random.uniform(0.5, 1.5, (24, 1)) * np.eye(2)[labels]
+    flawless = Reference(Outputs(logits, labels=labels))
+    assert flawless.flawless and flawless.temperature == 1
+    one_error = Reference(Outputs(logits, labels=np.where(np.arange(24) == 0, 1 - labels, labels)))
+    assert 0.05 < one_error.temperature < 1 and not one_error.flawless
+
+
+def test_direct_estimates_are_accuracies():
+    source = Outputs(np.stack([np.zeros(100), np.r_[np.full(96, 1.0), np.full(4, -1.0)]], 1), labels=np.ones(100, int))
+    surer = Outputs(np.stack([np.zeros(50), np.full(50, 30.0)], 1))
+    assert METHODS["doc"].score(surer, Reference(source)) > 1
+    assert all(0 <= value <= 1 for value in direct_estimates(surer, Reference(source)).values())
+
+
+@pytest.mark.filterwarnings("error")
+def test_prototypes_of_collapsed_features_are_no_warning():
+    features = np.repeat([[1.0, 2.0]], 40, axis=0)
+    assert Reference(Outputs(np.zeros((40, 2)), features, np.zeros(40, int))).prototypes.shape == (20, 2)

@@ -9,6 +9,7 @@ from shiftbed.selection.records import tasks_of
 from shiftbed.tables import tables_of
 from shiftbed.training.evaluation import split_metrics
 from tests.conftest import tiny_job
+from tests.made_records import made_job
 
 
 def job(draw, step_values):
@@ -44,6 +45,16 @@ def test_records_alone_predict_the_accuracy_of_what_was_chosen():
     assert (row["true"], row["low"], row["method"], row["job"]) == (0.0, None, "doc", jobs[0].id)
     tasks = tasks_of(jobs, ["accuracy", "count"])
     assert recorded(tables_of(tasks, [SELECTIONS["training-domain-validation"]])) == []
+
+
+def test_domains_that_are_tested_together_have_their_own_images():
+    said = {"accuracy": 0.5, "confidence": 0.5}
+    counts = {"b": 30, "c": 70}
+    splits = {f"{name}/in": {**said, "count": count} for name, count in counts.items()}
+    jobs = [made_job(0, [(1, {"a/out": {**said, "count": 10}, **splits})], tested=("b", "c"))]
+    tasks = tasks_of(jobs, ["accuracy", "count", "confidence"])
+    rows = recorded(tables_of(tasks, [SELECTIONS["training-domain-validation"]]))
+    assert {row["domain"]: row["images"] for row in rows} == counts
 
 
 def test_intervals_from_records_are_as_wide_as_errors_on_other_domains(monkeypatch):

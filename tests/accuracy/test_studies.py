@@ -1,6 +1,7 @@
 """The tables of the studies against values by hand and against the paper's arithmetic."""
 
 import csv
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +61,41 @@ def test_a_method_that_is_constant_but_for_two_groups_is_not_judged():
     assert list(replace(scores, values={**scores.values, "entropy": rows}).varying().values) == ["atc-mc"]
     rows[1] = (0.5, 0.4, 0.1, 0.9)
     assert list(replace(scores, values={**scores.values, "entropy": rows}).varying().values) == ["atc-mc", "entropy"]
+
+
+def collapsed(scores, place):
+    """The same with one classifier that says the same of all domains; how it agrees with others varies."""
+    values = {name: rows.copy() for name, rows in scores.values.items()}
+    values["ms-aol"] = scores.accuracies + 0.1
+    for name in ("atc-mc", "entropy"):
+        values[name][place] = 0.5
+    return replace(scores, values=values)
+
+
+def test_a_collapsed_classifier_is_left_out_and_takes_no_method_with_it():
+    found = collapsed(made(), 1).varying()
+    assert found.classifiers == ("model 0", "model 2")
+    assert list(found.values) == ["atc-mc", "entropy", "ms-aol"]
+    assert np.array_equal(found.accuracies, made().accuracies[[0, 2]])
+    assert found.values["atc-mc"].shape == (2, 24)
+
+
+def test_a_study_names_the_classifiers_it_leaves_out(tmp_path, monkeypatch):
+    for name in ("scatter", "spread", "group_agreement", "errors_by_accuracy"):
+        monkeypatch.setattr(pictures, name, lambda *_: None)  # they have a test of their own
+    scores = collapsed(made(), 1)
+    found = write_study(scores, tmp_path, scores)
+    assert found["classifiers left out"] == ["model 1"]
+    assert json.loads((tmp_path / "study.json").read_text())["classifiers left out"] == ["model 1"]
+    assert set(found["mae"][0]) >= {"model 0", "model 2"} and "model 1" not in found["mae"][0]
+    expected = studies.direct_table(scores.of(["model 0", "model 2"]))
+    assert found["direct, calibrated"][0]["mae"] == pytest.approx(expected[0]["mae"])
+
+
+def test_a_study_of_collapsed_classifiers_alone_is_refused(tmp_path):
+    scores = made(classifiers=1)
+    with pytest.raises(DataError, match="different things of the domains for model 0: such models answer"):
+        write_study(collapsed(scores, 0), tmp_path, scores)
 
 
 def test_a_study_of_few_groups_is_refused(tmp_path):

@@ -94,3 +94,11 @@ def test_what_keeps_a_rule_from_choosing_is_said(tmp_path):
     run_job(lean, LocalStore(tmp_path / "lean"))
     with pytest.raises(StoreError, match=r"oracle reads test/out/accuracy, which no job in \S+ recorded"):
         best(tmp_path / "lean", tmp_path / "model", selection="oracle")
+
+
+def test_an_algorithm_that_was_named_is_not_said_to_be_the_best(tmp_path):
+    made_sweep(tmp_path / "s")
+    chosen = best(tmp_path / "s", tmp_path / "one").words
+    assert "Of the algorithm that scores best over all test domains, it is the one with the best score." in chosen
+    named = best(tmp_path / "s", tmp_path / "two", algorithm="IRM").words
+    assert "Of IRM, which was named, it is the one with the best score." in named and "scores best" not in named

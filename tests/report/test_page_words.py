@@ -161,3 +161,16 @@ def test_what_to_do_next_begins_with_what_is_pressing():
 
 def test_names_are_listed_as_a_person_lists_them():
     assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+
+
+def test_the_commands_to_come_have_what_they_need():
+    def offered(dataset, algorithm="CORAL"):
+        table = verdict(table_of({"ERM": 0.5, algorithm: 0.6}, trials=2, dataset=dataset))
+        return next_steps(Path("d"), [table], Status({}, {}, {}, None), Audit("d", 1, []), [], False)
+
+    shifts = [command for _, command in offered("PACS") if " shift " in command]
+    assert shifts == ["shiftbed shift PACS --size=64 --out d/shift"], "its images differ in size"
+    assert "shiftbed shift ColoredDigits --out d/shift" in dict(offered("ColoredDigits")).values()
+    words = {command: what for what, command in offered("ColoredDigits", "PastedOne")}
+    assert words["shiftbed best d --out model"].endswith("to be loaded (with --code and the file of PastedOne).")
+    assert "--code" not in " ".join(what for what, _ in offered("ColoredDigits"))

@@ -7,8 +7,12 @@ from dataclasses import replace
 import pytest
 
 from shiftbed.cli import sweeps as commands
+from shiftbed.cli.notes import recipe_notes
+from shiftbed.cli.shared import show_failures
+from shiftbed.hashing import canonical
 from shiftbed.sweeps.plan import Request, plan, planned, remember_plan
 from shiftbed.tables import read_tables
+from shiftbed.training.files import JobFiles
 from shiftbed.training.store import LocalStore
 from tests.sweeps.finished import finish
 from tests.test_cli import shiftbed  # noqa: F401  # a fixture
@@ -125,3 +129,59 @@ def test_ctrl_c_ends_watching(shiftbed, half_done, monkeypatch):  # noqa: F811
     monkeypatch.setattr(commands.time, "sleep", interrupt)
     said = shiftbed("status", "s", "--watch")
     assert (said.code, said.err) == (0, "") and said.out.count("Nothing runs") == 1
+
+
+def test_jobs_that_failed_alike_are_told_once(shiftbed, tmp_path, capsys):  # noqa: F811
+    store = LocalStore(tmp_path / "s")
+    jobs = plan(Request("ColoredDigits", ["ERM"], draws=4, test_domains=["-90%"]))
+    remember_plan(jobs, store)
+    why = {job.id: f"Cannot read s/jobs/{job.id}/x: no luck." for job in jobs[:3]} | {jobs[3].id: "Another reason."}
+    for job_id, reason in why.items():
+        store.put_atomic(JobFiles(job_id).failure, canonical({"why": reason}))
+    told = " ".join(shiftbed("status", "s").out.split())
+    assert told.count("no luck") == 1 and "3 jobs failed for this reason (`--json` lists them), first " in told
+    assert f"failed: {jobs[3].id}: Another reason." in told
+    assert json.loads(shiftbed("status", "s", "--json").out)["failures"] == why, "every id can still be had"
+    show_failures(why, lambda job_id: f"train {job_id}")
+    assert capsys.readouterr().out.count("alone: train ") == 2, "for the first of each reason"
+
+
+def test_data_that_are_not_here_are_missed_before_anything_is_trained(shiftbed, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "empty"))
+    command = ("sweep", "PACS,ColoredDigits", "--algorithms", "ERM", "--steps", "2", "--out", "s")
+    said = shiftbed(*command)
+    assert (said.code, said.err) == (
+        1,
+        "shiftbed: PACS is not prepared here; run `shiftbed prepare PACS` first.\n",
+    )
+    assert not (tmp_path / "s").exists()
+
+
+def test_jobs_that_are_done_need_no_data(shiftbed, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "empty"))
+    asked = Request("PACS", ["ERM"], test_domains=["sketch"], fields={"steps": 2, "precision": "float32"})
+    for job in plan(asked):
+        finish(LocalStore(tmp_path / "s"), job)
+    command = ("sweep", "PACS", "--algorithms", "ERM", "--test", "sketch", "--steps", "2", "--precision", "float32")
+    assert "1 job done." in shiftbed(*command, "--out", "s").out
+
+
+def test_a_recipe_that_makes_large_images_small_says_so(shiftbed, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "empty"))
+    options = ("--algorithms", "ERM", "--steps", "2", "--out", "s", "--dry-run", "--no-probe")
+    told = " ".join(shiftbed("sweep", "PACS", *options).out.split())
+    assert "Recipe quick brings images to 32 px and starts from random weights; --recipe domainbed-head is for" in told
+    assert "brings images" not in shiftbed("sweep", "PACS", *options, "--json").out
+    for name in ("ColoredDigits", "EmojiStyles", "RotatedDigits", "CIFAR-10"):
+        assert recipe_notes("quick", [name]) == [], "not larger, or what the recipe was made for"
+    assert recipe_notes("ood-bench", ["PACS"]) == [], "it sees 224 pixels"
+
+
+def test_a_sweep_without_a_folder_says_which_option_it_lacks(shiftbed):  # noqa: F811
+    said = shiftbed("sweep", "ColoredDigits", "--algorithms", "ERM", "--dry-run")
+    assert said.err == "shiftbed: A sweep needs a folder for its records; add --out DIR.\n"
+
+
+def test_the_notes_of_a_dry_run_fit_the_terminal(shiftbed):  # noqa: F811
+    out = shiftbed(*SMALL, "--dry-run", "--no-probe").out
+    assert "Note: Each model" in out and max(map(len, out.splitlines())) <= 80

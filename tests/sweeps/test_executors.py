@@ -17,7 +17,7 @@ from shiftbed.sweeps.leases import Lease, LeaseWatch
 from shiftbed.sweeps.pool import LocalPool
 from shiftbed.tables import as_csv, read_tables
 from shiftbed.training.run import JobFiles, parse_records, run_job
-from shiftbed.training.store import LocalStore
+from shiftbed.training.store import DiskFullError, LocalStore
 from tests.conftest import tiny_job
 
 
@@ -62,6 +62,8 @@ class Scripted(ClusterExecutor):
                 yield job.id, {"event": "ended", "outcome": run_job(job, self._store)}
             elif act == "fail":
                 yield job.id, {"event": "failed", "why": "no luck"}
+            elif act == "full":
+                yield job.id, {"event": "full", "why": "The disk is full."}
             else:
                 updates = iter(range(act))
                 run_job(job, self._store, should_stop=lambda updates=updates: next(updates, None) is None)
@@ -69,6 +71,14 @@ class Scripted(ClusterExecutor):
 
     def _dismiss(self):
         self.dismissed = True
+
+
+def test_a_full_disk_ends_a_cluster_s_sweep_too(tmp_path):
+    jobs = [tiny_job("ERM", draw=draw) for draw in range(3)]
+    cluster = Scripted(LocalStore(tmp_path), {job.id: ["full"] for job in jobs})
+    with pytest.raises(DiskFullError, match=r"^The disk is full. The sweep started no further job; 0 of 3 jobs"):
+        cluster.run(jobs)
+    assert cluster.dismissed and cluster.batches == [3]
 
 
 def test_a_job_that_gets_further_each_time_is_tried_for_ever_and_one_that_does_not_is_given_up(tmp_path):

@@ -224,6 +224,47 @@ def test_a_failing_job_stops_no_other_and_is_tried_again(tmp_path):
     assert subprocess.run(command, capture_output=True).returncode == 0
 
 
+FULL = """
+import errno
+from pathlib import Path
+from shiftbed.algorithms import ERM, register
+from shiftbed.training import store
+
+real = store._write_temporary
+
+def write(path, data):
+    if path.name == "lease.json" and b"holder" in data:
+        with open(Path(__file__).with_name("attempts"), "a") as file:
+            file.write(path.parent.name + "\\n")
+    if path.name == "done.json" and (Path(__file__).parent / "full").exists():
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return real(path, data)
+
+store._write_temporary = write
+
+@register()
+class Mine(ERM):
+    \"\"\"ERM on a disk that fills.\"\"\"
+"""
+
+
+def test_a_full_disk_ends_a_sweep_in_one_sentence_and_the_same_command_goes_on(tmp_path):
+    (tmp_path / "mine.py").write_text(FULL)
+    (tmp_path / "full").touch()
+    command = [sys.executable, "-m", "shiftbed", "sweep", "ColoredDigits", "--algorithms=Mine", "--test=-90%"]
+    command += ["--draws=4", "--steps=5", "--workers=1", "--out=s", "--code=mine.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 1 and ended.stdout == ""
+    (told,) = ended.stderr.splitlines()
+    assert told.count("the disk is full; make room and run the same command again") == 1
+    assert told.endswith("The sweep started no further job; 0 of 4 jobs have ended.")
+    assert len({*(tmp_path / "attempts").read_text().split()}) == 1, "no second job was begun"
+    status = sweep_status(LocalStore(tmp_path / "s"))
+    assert (status.count("left"), status.failures) == (4, {}), "nothing is wrong with any of them"
+    (tmp_path / "full").unlink()
+    assert "4 jobs done." in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+
+
 def test_leases_tell_the_living_from_the_dead(tmp_path, monkeypatch):
     store = LocalStore(tmp_path)
     watch = LeaseWatch(store, patience=0.3)

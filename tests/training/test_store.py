@@ -1,8 +1,13 @@
+import errno
 import os
 import threading
+from pathlib import Path
 
+import pytest
+
+from shiftbed.errors import StoreError
 from shiftbed.training import store
-from shiftbed.training.store import LocalStore
+from shiftbed.training.store import DiskFullError, LocalStore
 
 
 def test_the_four_operations(tmp_path):
@@ -72,3 +77,26 @@ def test_of_many_creators_one_wins_and_its_bytes_stay(tmp_path):
     assert len(won) == 1
     assert local.get("done") == str(won[0]).encode() * 1000
     assert list(local.root.glob(".*")) == [], "no temporary file is left"
+
+
+@pytest.mark.parametrize(("number", "what"), [(errno.ENOSPC, "disk is full"), (errno.EDQUOT, "quota is used up")])
+def test_a_disk_without_room_is_an_error_of_its_own(tmp_path, monkeypatch, number, what):
+    def full(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(store.os, "write", full)
+    with pytest.raises(DiskFullError, match=f"{what}; make room and .*: what was written before is kept"):
+        LocalStore(tmp_path).put_atomic("a", b"1")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("/dev/null/x", "/dev/null is not a folder; choose another folder."),
+        ("/proc/shiftbed-x", "no folder can be made there; choose another."),
+    ],
+)
+def test_a_place_where_nothing_can_ever_be_written_promises_nothing(place, words):
+    with pytest.raises(StoreError) as told:
+        LocalStore(Path(place)).put_atomic("a/b", b"1")
+    assert str(told.value).endswith(words) and "again" not in str(told.value)

@@ -1,0 +1,52 @@
+"""What a person should know before a command runs: what a recipe does to large images, which file a class is in."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from shiftbed.cli.shared import with_files, word
+
+FOR_LARGE = "domainbed-head"  # starts from ImageNet weights, at 224 px
+
+
+def recipe_notes(recipe: str, datasets: Iterable[str]) -> list[str]:
+    """Says where a recipe reduces images much, and which one is meant for such images.
+
+    Args:
+        recipe: The recipe's name.
+        datasets: The names of the datasets that it is to train on.
+    """
+    from shiftbed.data import card
+
+    found = [_note(recipe, name) for name in dict.fromkeys(card(name).name for name in datasets)]
+    return list(dict.fromkeys(note for note in found if note))
+
+
+def _note(recipe: str, dataset: str) -> str:
+    from shiftbed.data import card
+    from shiftbed.training.recipes import recipe as find_recipe
+
+    known, how = card(dataset), find_recipe(recipe, dataset)
+    shape = known.input_shape
+    side = min(shape[-2:]) if shape else None  # None where images differ in size
+    if how.image_size is None or known.ran_on == "built in" or (shape is not None and len(shape) != 3):
+        return ""
+    if side is not None and side <= how.image_size:
+        return ""
+    start = "random weights" if how.initial_weights is None else f"the weights {how.initial_weights}"
+    note = f"Recipe {how.name} brings images to {how.image_size} px and starts from {start}"
+    if known.size_class == "small":  # other recipes have small networks for them, too
+        return f"{note}."
+    other = find_recipe(FOR_LARGE, dataset)
+    size, steps = other.augmentation.size, f"{other.steps:,} steps, for a GPU"
+    return f"{note}; --recipe {other.name} is for large images ({other.network}, ImageNet weights, {size} px, {steps})."
+
+
+def best_command(folder: Path, options: str = "", code: Sequence[Path] = ()) -> str:
+    """The command that makes a sweep's model, with the files of pasted classes, or a word about those not known."""
+    from shiftbed.report.page_words import listed, pasted
+    from shiftbed.sweeps.plan import planned
+    from shiftbed.training.store import LocalStore
+
+    command = f"shiftbed best {word(folder)}{options}{with_files(list(code))}"
+    needed = [] if code else pasted(row["algorithm"] for row in planned(LocalStore(folder)).values())
+    return f"{command}   # with --code and the file of {listed(needed)}" if needed else command
