@@ -14,7 +14,7 @@ from shiftbed.data import card, load
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
 from shiftbed.data.finding import walk_images
-from shiftbed.data.images import decode_image
+from shiftbed.data.images import decode_image, readable
 from shiftbed.errors import DataError, ShiftbedError
 from shiftbed.hashing import digest
 from shiftbed.training.job import Job
@@ -230,18 +230,23 @@ def sampled(source: DomainImages, most: int = MOST) -> DomainImages:
     return DomainImages.of(source.name, some, source.labels[kept])
 
 
-def target(where: str, classes: Sequence[str]) -> DomainImages:
+def target(where: str, classes: Sequence[str], skip_corrupt: bool = False) -> DomainImages:
     """The images to predict the accuracy on, without labels: a folder of image files, or DATASET/DOMAIN.
 
+    Args:
+        where: The folder or name.
+        classes: The model's classes.
+        skip_corrupt: Leave out files that cannot be read.
+
     Raises:
-        DataError: There are no images.
+        DataError: There are no images, or some cannot be read.
     """
     folder = Path(where)
     if folder.is_dir():
         files = sorted(walk_images(folder))
         if not files:
             raise DataError(f"There are no images in {folder} or the folders below it.")
-        return DomainImages.of(str(folder), files)
+        return DomainImages.of(str(folder), readable(files, skip_corrupt))
     if folder.suffix and not folder.exists() and "/" not in where:
         raise DataError(f"There is no folder {where}.")
     try:

@@ -39,6 +39,7 @@ def predict_accuracy(
     method: str | None = None,
     level: float = 0.9,
     device: str = "cpu",
+    skip_corrupt: bool = False,
     on_progress: Callable[[str, int, int], None] = lambda part, done, total: None,
 ) -> AccuracyPrediction:
     """Predicts a model's accuracy on images without labels.
@@ -55,6 +56,7 @@ def predict_accuracy(
             where that cannot be fitted (the model makes no error on the source) a direct estimate stands for it.
         level: The probability with which the interval is meant to hold.
         device: Where a run's model predicts.
+        skip_corrupt: Leave out files of a folder that cannot be read.
         on_progress: Called with what is being done, how much is done, and how much there is.
 
     Raises:
@@ -69,7 +71,10 @@ def predict_accuracy(
     folder = weights_file(run).parent if run is not None else None
     extract = Extractor(predictor, LocalStore(folder) if folder else None)
     classes = predictor.classes if isinstance(predictor, Model) else ()
-    unlabelled = target(str(images), classes) if isinstance(images, str | Path) else DomainImages.of("images", images)
+    if isinstance(images, str | Path):
+        unlabelled = target(str(images), classes, skip_corrupt)
+    else:
+        unlabelled = DomainImages.of("images", images)
     outputs = extract(unlabelled)
     seen = {*trained_on([folder] if folder is not None else [])}
     if isinstance(images, str | Path):

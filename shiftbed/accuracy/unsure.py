@@ -25,7 +25,9 @@ def least_sure(outputs: Outputs, count: int = COUNT) -> np.ndarray:
     return np.argsort(outputs.confidence, kind="stable")[:count]
 
 
-def write_least_sure(run: Path, on: str, where: Path, device: str = "cpu") -> tuple[Path, Path]:
+def write_least_sure(
+    run: Path, on: str, where: Path, device: str = "cpu", skip_corrupt: bool = False
+) -> tuple[Path, Path]:
     """Writes all images, the least sure first, as a CSV, and the first of them as a picture.
 
     Args:
@@ -33,12 +35,13 @@ def write_least_sure(run: Path, on: str, where: Path, device: str = "cpu") -> tu
         on: A folder of images, or DATASET/DOMAIN.
         where: The files' name without its ending.
         device: Where the model predicts.
+        skip_corrupt: Leave out files that cannot be read.
 
     Returns:
         The picture and the CSV.
     """
     model = load(run, device)
-    domain = target(on, model.classes)
+    domain = target(on, model.classes, skip_corrupt)
     outputs = Extractor(model, LocalStore(weights_file(run).parent))(domain)
     images, scores = domain.images(), sample_scores(outputs)
     order = least_sure(outputs, len(outputs))

@@ -11,6 +11,7 @@ from shiftbed.cli.shared import (
     AsJson,
     Code,
     Device,
+    SkipCorrupt,
     app,
     console,
     load_classes,
@@ -42,6 +43,7 @@ def predict(
     method: Annotated[str | None, typer.Option(help="The method that is reported first; by default atc-mc.")] = None,
     level: Annotated[float, typer.Option(min=0.5, max=0.99, help="How often the interval shall hold.")] = 0.9,
     unsure: Annotated[Path | None, typer.Option(help="Write the images it is least sure of as CSV and PNG.")] = None,
+    skip_corrupt: SkipCorrupt = False,
     device: Device = None,
     code: Code = None,
     as_json: AsJson = False,
@@ -52,31 +54,43 @@ def predict(
     for the models of a sweep, on the domains each has not seen, beside the truth; `shiftbed report` shows these too.
     """
     from shiftbed.accuracy.predict import predict_accuracy
+    from shiftbed.data.finding import walk_images
     from shiftbed.report.live import work_bar
     from shiftbed.training.device import find_runtime
 
     load_classes(code)
     where = find_runtime(device).device
     if on is None:
-        only_with("--on (a folder of images, or DATASET/DOMAIN)", False, source=source, fit=fit, unsure=unsure)
+        beside = {"source": source, "fit": fit, "unsure": unsure, "skip_corrupt": skip_corrupt}
+        only_with("--on (a folder of images, or DATASET/DOMAIN)", False, **beside)
         _of_sweep(run, method, level, where, as_json)
         return
 
     def work() -> "AccuracyPrediction":
         with work_bar(console) as bar:
             return predict_accuracy(
-                run, on, source=source, domains=fit, method=method, level=level, device=where, on_progress=bar
+                run,
+                on,
+                source=source,
+                domains=fit,
+                method=method,
+                level=level,
+                device=where,
+                skip_corrupt=skip_corrupt,
+                on_progress=bar,
             )
 
     made = stoppable(work, "the same command")
     if unsure is not None:
         from shiftbed.accuracy.unsure import write_least_sure
 
-        picture, table = write_least_sure(run, on, unsure, where)
+        picture, table = write_least_sure(run, on, unsure, where, skip_corrupt)
     if as_json:
         print(json.dumps(made.to_dict()))
         return
     say(f"Predicted accuracy on {on}: {made}.")
+    if skip_corrupt and Path(on).is_dir():
+        say(f"{plural(made.images, 'image')} of {sum(1 for _ in walk_images(Path(on))):,} could be read.")
     say(made.trust)
     if made.estimates:
         console.print(_table(made))

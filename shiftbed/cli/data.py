@@ -13,6 +13,7 @@ from shiftbed.cli.shared import (
     SHOWN_FAILURES,
     AsJson,
     Code,
+    SkipCorrupt,
     app,
     console,
     load_classes,
@@ -54,7 +55,7 @@ def prepare(
     rename: Annotated[str | None, typer.Option("--name", help="The name of your own dataset.")] = None,
     size: Annotated[int | None, typer.Option(min=2, help="Reduce images to this short side.")] = None,
     size_class: Annotated[str | None, typer.Option(help="small or large: which hyperparameters apply.")] = None,
-    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Go on without unreadable images.")] = False,
+    skip_corrupt: SkipCorrupt = False,
 ) -> None:
     """Checks and packs a dataset, known or your own.
 

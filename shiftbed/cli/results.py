@@ -15,6 +15,7 @@ from shiftbed.cli.shared import (
     AsJson,
     Code,
     Device,
+    SkipCorrupt,
     app,
     console,
     load_classes,
@@ -152,6 +153,7 @@ def predictions(
     ] = None,
     domains: Annotated[str, typer.Option(help="Its domains, separated by commas; all by default.")] = "",
     csv: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
+    skip_corrupt: SkipCorrupt = False,
     code: Code = None,
 ) -> None:
     """What a model says of every image, as CSV: label, prediction, confidence."""
@@ -160,7 +162,7 @@ def predictions(
     load_classes(code)
     if csv is not None and not csv.parent.is_dir():
         raise ShiftbedError(f"There is no folder {csv.parent} for {csv.name}; make it first.")
-    text = predict(run, on, names(domains))
+    text = predict(run, on, names(domains), skip_corrupt)
     if csv is None:
         print(text, end="")
         return

@@ -1,12 +1,16 @@
 """Images as everything here sees them: packed, or given to a model as a file or a picture, they are read in one way."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from shiftbed.errors import DataError
+
 ORIENTATION = 0x0112  # the EXIF tag that says how a camera was held
+SHOWN = 5  # images that cannot be read are named
 SIDEWAYS = range(5, 9)  # its values for images that are stored on their side
 ERRORS = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
@@ -31,6 +35,31 @@ def image_size(path: Path) -> tuple[int, int] | Refused:
     if min(width, height) < 2:
         return Refused(path, f"an image of {width}×{height} pixels")
     return height, width
+
+
+def readable(paths: Sequence[Path], skip_corrupt: bool) -> list[Path]:
+    """Image files that can be read.
+
+    Args:
+        paths: The files.
+        skip_corrupt: Leave out those that cannot, for which each is decoded. Without it only headers are looked at.
+
+    Raises:
+        DataError: Some cannot be read, and are not to be left out; or none is left.
+    """
+    sizes = {path: image_size(path) for path in paths}
+    refused = [one for one in sizes.values() if isinstance(one, Refused)]
+    if refused and not skip_corrupt:
+        shown = "; ".join(f"{one.path}: {one.why}" for one in refused[:SHOWN])
+        more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
+        count = "1 image" if len(refused) == 1 else f"{len(refused)} images"
+        raise DataError(f"{count} cannot be read ({shown}{more}); repair or remove what is damaged, or --skip-corrupt.")
+    whole = [path for path, size in sizes.items() if not isinstance(size, Refused)]
+    if skip_corrupt:
+        whole = [path for path in whole if not isinstance(decode(path, *sizes[path]), Refused)]  # type: ignore[misc]
+    if not whole:
+        raise DataError(f"None of {len(paths)} images can be read, such as {paths[0]}; name another folder.")
+    return whole
 
 
 def decode(path: Path, height: int, width: int) -> np.ndarray | Refused:

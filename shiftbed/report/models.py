@@ -9,6 +9,7 @@ from typing import Any
 from shiftbed.data import MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
 from shiftbed.data.examples import images_in
+from shiftbed.data.images import readable
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.registry import whole_names
 from shiftbed.report.choosing import OF_BLIND
@@ -18,7 +19,9 @@ from shiftbed.training.model import Model, job_of, load, weights_file
 from shiftbed.training.store import read_json
 
 
-def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[str] = ()) -> str:
+def predictions(
+    run: str | Path, dataset: str | None = None, domains: Sequence[str] = (), skip_corrupt: bool = False
+) -> str:
     """What a model says of every example of a dataset, as CSV: domain, path, label, prediction, confidence, role.
 
     The role is what the example was to the model, where it belongs to the dataset that it learned from: train,
@@ -28,14 +31,17 @@ def predictions(run: str | Path, dataset: str | None = None, domains: Sequence[s
         run: The folder of a trained model.
         dataset: The dataset, by default the one that it was trained on; or a folder of images without labels.
         domains: Its domains; all by default.
+        skip_corrupt: Leave out files of a folder that cannot be read.
 
     Raises:
+        DataError: Files of a folder cannot be read.
         StoreError: The folder does not say what the model was trained on, and no dataset is named.
     """
     model, folder = load(run), weights_file(Path(run)).parent
     files = images_in(Path(dataset)) if dataset is not None and Path(dataset).is_dir() else []
     if files and domains:
         raise ShiftbedError(f"{dataset} is a folder of images, which has no domains; leave them out.")
+    files = readable(files, skip_corrupt) if files else []
     rows = _of_files(model, files) if files else _of_dataset(model, folder, dataset or _trained_on(folder), domains)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from shiftbed.data import load
-from shiftbed.data.images import Refused, decode, decode_image, image_size
+from shiftbed.data.images import Refused, decode, decode_image, image_size, readable
 from shiftbed.data.prepare import prepare
+from shiftbed.errors import DataError
 from tests.data.conftest import picture
 
 
@@ -102,3 +103,18 @@ def test_a_manifest_may_mix_absolute_and_relative_paths(folder, root, monkeypatc
         "größe": 2,
         "site one": 2,
     }
+
+
+def test_files_that_cannot_be_read_are_all_named_or_left_out(tmp_path):
+    good = [tmp_path / f"{number}.jpg" for number in range(2)]
+    for path in good:
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(path)
+    broken, cut = tmp_path / "broken, one.png", tmp_path / "cut.jpg"
+    broken.write_bytes(b"no image")
+    cut.write_bytes(good[0].read_bytes()[:-2000])  # whose header is whole
+    paths = [*good, broken, cut]
+    with pytest.raises(DataError, match=r"1 image cannot be read \(.*broken, one\.png: .*\); repair .* --skip-corrupt"):
+        readable(paths, skip_corrupt=False)
+    assert readable(good, skip_corrupt=False) == readable(paths, skip_corrupt=True) == good
+    with pytest.raises(DataError, match="None of 1 images can be read"):
+        readable([broken], skip_corrupt=True)
