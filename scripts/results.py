@@ -159,6 +159,16 @@ LADDER: list[Study] = [
     ),
     ScriptStudy(
         2,
+        "Ours and that loop, job by job",
+        "ood-bench-job-by-job",
+        "python scripts/job_by_job.py docs/results/ood-bench-coloredmnist docs/results/ood-bench-alone --domain=-90%",
+        "docs/results/ood-bench-alone",
+        lambda loops: runpy.run_path(str(ROOT / "scripts" / "job_by_job.py"))["page"](
+            ROOT / FOLDER / "ood-bench-coloredmnist", loops, "-90%"
+        ),
+    ),
+    ScriptStudy(
+        2,
         "What a constant answer is worth, with data drawn anew for every job",
         "constant-answer",
         "python docs/results/constant_answer.py MNIST_FOLDER --out docs/results/constant-answer/numbers.json",

@@ -1,5 +1,6 @@
 """The committed results: the page is what the records give, its counts are right, and nothing of it needs the data."""
 
+import json
 import runpy
 import shutil
 from dataclasses import replace
@@ -59,6 +60,16 @@ def test_had_training_ended_earlier_the_oracle_would_have_chosen_then():
     whole = script["whole_trials"]([Path("sweep")], "c", "ERM")
     assert whole == jobs[:4]
     assert [script["found"](whole, "c", step) for step in (10, 19, 20)] == ["60.0† ±10.0", "60.0† ±10.0", "70.0† ±10.0"]
+
+
+def test_two_programs_are_compared_by_the_jobs_that_both_have(tmp_path):
+    script = runpy.run_path(str(ROOT / "scripts" / "job_by_job.py"))
+    rows = [(10, {"c/in": 0.9, "c/out": 0.9}), (20, {"c/in": 0.5, "c/out": 0.9})]
+    jobs = [made_job(draw, [*rows[:1], (20, {"c/in": 0.4 + 0.1 * draw, "c/out": 0.9})]) for draw in range(4)]
+    script["of_sweep"].__globals__["finished_jobs"] = lambda store: [*jobs, made_job(0, rows, tested=("a",))]
+    theirs = [{"trial": 0, "draw": draw, "rows": [{"step": 20, "in": 0.3 + 0.1 * draw}]} for draw in range(3)]
+    (tmp_path / "ERM-once.json").write_text(json.dumps(theirs))
+    assert "| ERM | once | 3 | 50.0 | 40.0 | +10.0 ±0.0 | 1.00 |" in script["page"](Path("sweep"), tmp_path, "c")
 
 
 def test_every_rung_has_as_many_jobs_as_were_asked_for():
