@@ -345,8 +345,8 @@ def tables(out: Path, docs: Path, clean_enough: float = CLEAN_ENOUGH) -> None:
     """All tables and pictures."""
     from shiftbed.accuracy import studies
     from shiftbed.accuracy.pictures import text_table
-    from shiftbed.accuracy.predict import DIRECT
     from shiftbed.accuracy.study import reductions, write_changes, write_study
+    from shiftbed.accuracy.summary import DIRECT
     from shiftbed.data import card
     from shiftbed.training.store import write_json
 

@@ -23,8 +23,6 @@ from shiftbed.accuracy.extraction import AnyModel, DomainImages, Extractor, Imag
 from shiftbed.accuracy.methods import METHODS, Method
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.summary import DEFAULT, AccuracyPrediction, FittedPredictor, summarise
-from shiftbed.accuracy.summary import DIRECT as DIRECT
-from shiftbed.accuracy.summary import direct_estimates as direct_estimates
 from shiftbed.errors import DataError
 from shiftbed.training.model import Model, load, weights_file
 from shiftbed.training.store import LocalStore

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -161,12 +161,13 @@ class Setting:
         chosen: dict[str, dict[Tested, dict[int, Chosen]]] = {label: {} for label in sorted(self.names)}
         needed: set[MissingJob] = set()
         for every in self.tasks:
-            task = self._repeated(every, selection) if self.design.two_stages else every
+            winners = self._winners(every, selection) if self.design.two_stages else {}
+            task = _repeated(every, winners) if self.design.two_stages else every
             for cell, choice in selection.choices(task, self.companions).items():
                 trials = chosen[self.variants[cell.variant]].setdefault(task.tested, {})
                 trials[cell.trial] = Chosen(task, choice)
             needed |= set(_missing_pairs(task, self.companions)) if selection.needs_pairs else set()
-            needed |= set(self._not_repeated(task, selection)) if self.design.two_stages else set()
+            needed |= set(self._not_repeated(task, winners))
         is_empty = not any(chosen.values())
         recorded = [task for task in self.tasks if task.steps.size]  # the others diverged before they were evaluated
         lacks = [set(selection.lacking(task, self.companions)) for task in recorded if is_empty]
@@ -186,30 +187,31 @@ class Setting:
             folder=self.folder,
         )
 
-    def _repeated(self, task: TaskRecords, selection: Selection) -> TaskRecords:
-        """A task whose other trials have the winners of the first one alone, as this rule chose them.
-
-        In a search of two stages those of several rules, or of an earlier and smaller search, may have been trained
-        again. They must not compete: the one of an oracle would win in a row that no oracle chose.
-        """
-        winners = self._winners(task, selection)
-        rows = []
-        for row, (cell, draw) in enumerate(task.keys):
-            winner = winners.get(cell.variant)
-            same = winner is not None and (winner.draw, winner.hparams) == (draw, task.abouts[row]["hparams"])
-            rows += [row] if cell.trial == 0 or same else []
-        return task.only(rows) if rows else task
-
     def _winners(self, task: TaskRecords, selection: Selection) -> dict[Variant, Choice]:
+        """What a rule chooses in the first trial, the one that searches."""
         chosen = selection.choices(task, self.companions)
         return {cell.variant: choice for cell, choice in chosen.items() if cell.trial == 0}
 
-    def _not_repeated(self, task: TaskRecords, selection: Selection) -> Iterable[MissingJob]:
-        """The winners of a rule that were not trained in a trial that other jobs of the setting have."""
+    def _not_repeated(self, task: TaskRecords, winners: Mapping[Variant, Choice]) -> Iterable[MissingJob]:
+        """The winners that were not trained in a trial that other jobs of the setting have."""
         trials = {about["trial"] for one in self.tasks for about in one.abouts} - {0}
-        for variant, winner in self._winners(task, selection).items():
+        for variant, winner in winners.items():
             for trial in trials - {cell.trial for cell in task.cells if cell.variant == variant}:
                 yield MissingJob(variant.algorithm, task.tested, trial, winner.draw, variant.by_hand)
+
+
+def _repeated(task: TaskRecords, winners: Mapping[Variant, Choice]) -> TaskRecords:
+    """A task whose other trials have the winners of the first one alone.
+
+    In a search of two stages those of several rules, or of an earlier and smaller search, may have been trained
+    again. They must not compete: the one of an oracle would win in a row that no oracle chose.
+    """
+    rows = []
+    for row, (cell, draw) in enumerate(task.keys):
+        winner = winners.get(cell.variant)
+        same = winner is not None and (winner.draw, winner.hparams) == (draw, task.abouts[row]["hparams"])
+        rows += [row] if cell.trial == 0 or same else []
+    return task.only(rows) if rows else task
 
 
 def _domains(tasks: Sequence[TaskRecords]) -> list[str]:
