@@ -1,6 +1,11 @@
 """Made jobs for the tests of selection and tables."""
 
+from shiftbed.hashing import canonical
 from shiftbed.selection import JobRecords
+from shiftbed.sweeps.designs import REDRAW
+from shiftbed.sweeps.plan import remember_plan
+from shiftbed.training.run import JobFiles
+from shiftbed.training.store import LocalStore
 
 
 def leave_out(domains, tested):
@@ -58,3 +63,22 @@ def made_job(
 
     records = [{"step": step, "splits": {n: numbers(n, v) for n, v in values.items()}} for step, values in rows]
     return JobRecords(description, status, records)
+
+
+def made_folder(root, jobs, share, steps=(100,), design=REDRAW):
+    """A sweep's folder in which planned jobs are done; `share(job, split, step)` is the accuracy of a split."""
+    store = LocalStore(root)
+    remember_plan(jobs, store, design)
+    for job in jobs:
+        rows = [
+            {"step": step, "splits": {s.name: {"accuracy": share(job, s, step), "count": 10} for s in job.task.splits}}
+            for step in steps
+        ]
+        files = JobFiles(job.id)
+        for key, content in (
+            (files.job, job.describe()),
+            (files.done, {"status": "done", "step": steps[-1], "records": rows}),
+        ):
+            (root / key).parent.mkdir(parents=True, exist_ok=True)
+            (root / key).write_bytes(canonical(content))
+    return root

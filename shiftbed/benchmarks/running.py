@@ -1,6 +1,7 @@
 """Running benchmarks: a whole one or a stated part of it, and what comes out beside the paper's numbers."""
 
 import importlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from shiftbed.sweeps.pool import Progress
 from shiftbed.sweeps.records import outcomes
 from shiftbed.sweeps.verbs import sweep
 from shiftbed.tables import Estimate, Grid, Leaderboard, Table, leaderboards
+from shiftbed.tables.table import Tested, reported_columns
 from shiftbed.training.device import Precision, default_precision, find_runtimes
 from shiftbed.training.run import Keep
 from shiftbed.training.store import LocalStore
@@ -271,10 +273,11 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
     grids: list[Grid] = []
     shown: list[tuple[SweepPart, Table]] = []
     for part in _sweep_parts(asked):
-        settings = {job.setting for one in precisions for job in plan(request_of(part, one))}
+        settings = _tested(part, precisions)
         for table in found:
-            if table.about["setting"] in settings and table.selection.name in part.selections:
-                own, paper = _only(table, part).whole_rows(), original[part.name]
+            setting = table.about["setting"]
+            if setting in settings and table.selection.name in part.selections:
+                own, paper = _only(table, part, settings[setting]).whole_rows(), original[part.name]
                 grids.append(compare(whole, paper, own) if paper.published else own.grid())
                 shown.append((paper, own))
     cited = list(dict.fromkeys(name for part, _ in shown if part.published for name in part.published.tables))
@@ -289,16 +292,40 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
     return grids
 
 
-def _only(table: Table, part: SweepPart) -> Table:
-    """A table with the rows of a part alone: parts that differ in their algorithms only share one table."""
-    own = {name: cells for name, cells in table.chosen.items() if _belongs(table, name, part)}
+def _tested(part: SweepPart, precisions: Sequence[Precision]) -> dict[str, list[Tested]]:
+    """Per setting of a part, the domains that its tasks test."""
+    found: dict[str, dict[Tested, None]] = defaultdict(dict)
+    for one in precisions:
+        for job in plan(request_of(part, one)):
+            found[job.setting][tuple(job.task.test_domains)] = None
+    return {setting: list(tested) for setting, tested in found.items()}
+
+
+def _only(table: Table, part: SweepPart, tested: Sequence[Tested]) -> Table:
+    """A table with the rows of a part and the domains that it tests, no more and no fewer.
+
+    Parts that differ in their algorithms alone share one table, and a folder may have jobs that test other domains:
+    what the paper averages over is what the part tests.
+    """
+    own = {
+        name: {some: trials for some, trials in cells.items() if some in tested}
+        for name, cells in table.chosen.items()
+        if _belongs(table, name, part)
+    }
     return replace(
         table,
+        columns=tuple(
+            column for some in tested for column in reported_columns({**table.about, "test_domains": list(some)})
+        ),
         chosen=own,
         names={name: table.names[name] for name in own},
         draws={name: counts for name, counts in table.draws.items() if name in own},
-        missing=tuple(job for job in table.missing if job.algorithm in part.algorithms),
-        needed=tuple(job for job in table.needed if job.algorithm in part.algorithms),
+        missing=tuple(job for job in table.missing if job.algorithm in part.algorithms and job.tested in tested),
+        needed=tuple(
+            job
+            for job in table.needed
+            if job.algorithm in part.algorithms and any(set(some) <= set(job.tested) for some in tested)
+        ),
     )
 
 
