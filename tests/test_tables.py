@@ -284,7 +284,7 @@ def joint(trial, accuracies, kind="leave-out"):
     """A job that tests two domains together; accuracies and counts of each."""
     job = record("ERM", "north", trial, 0, 0.9, 0.0)
     job.description["test_domains"] = ["north", "south"]
-    job.description["task"] = {"kind": kind}
+    job.description["task"] = {"kind": kind, "compositional": False}
     for split in job.description["splits"]:
         if split["domain"] == "south":
             split["role"] = "test"
@@ -654,3 +654,58 @@ def test_a_command_of_several_lines_is_the_same_command_when_it_is_pasted():
         shown = "\n  ".join(lines)
         told = subprocess.run(["bash", "-c", f"printf '%s\\n' {shown}"], capture_output=True, text=True, check=True)
         assert told.stdout.splitlines() == words
+
+
+@pytest.mark.parametrize("rule", ["training-domain-validation", "oracle"])
+def test_without_the_trial_that_searches_no_rule_has_a_winner(rule):
+    """Trials 1 and 2 repeat the winners of several rules: which is whose, only trial 0 can say."""
+    jobs = [record("ERM", "north", t, d, 0.4 + 0.2 * d, 0.3 * d, held_out=0.9) for t in (1, 2) for d in (1, 2)]
+    search = [record("ERM", "south", 0, 0, 0.5, 0.6)]  # of another task
+    (table,) = make_tables([*jobs, *search], [SELECTIONS[rule]], planned([*jobs, *search], "search-once"))
+    assert table.estimates["ERM", only("north")] is None
+    assert table.estimates["ERM", only("south")].mean == pytest.approx(60)
+
+
+def test_a_chosen_record_without_test_accuracy_is_no_number():
+    """The test splits of a record may be lost: they are kept in a file of their own."""
+    jobs = full_sweep()
+    for job in jobs:
+        about = job.description
+        if (about["algorithm"], about["trial"], about["test_domains"]) == ("CORAL", 2, ["north"]):
+            del job.rows[0]["splits"]["north/in"]
+    table = table_of(jobs)
+    assert [table.estimates["CORAL", only(name)].n for name in DOMAINS] == [2, 3, 3]
+    assert table.estimates["CORAL", AVERAGE].n == 2
+    assert "nan" not in as_text(table) and "NaN" not in render([table], "json")
+    for job in jobs:
+        job.rows[0]["splits"] = {n: v for n, v in job.rows[0]["splits"].items() if n.endswith("/out")}
+    table = table_of(jobs)
+    assert table.is_empty and table.why_empty("ERM", only("north")) == "not recorded: test/in/accuracy"
+
+
+def test_tables_that_would_have_one_title_say_in_what_they_differ():
+    jobs = []
+    for setting, fields in (("a", {"network": "small"}), ("b", {"network": "large"}), ("c", {"steps": 20})):
+        job = record("ERM", "north", 0, 0, 0.9, 0.5, setting=setting)
+        job.description["id"] += setting
+        job.description["recipe"] = {**job.description["recipe"], "network": "small", "optimizer": "adam", **fields}
+        jobs.append(job)
+    tables = make_tables(jobs, [SELECTIONS["training-domain-validation"]])
+    begin = "Toy (version 3), recipe quick,"
+    titles = [f"{begin} 10 steps, network = small", f"{begin} 10 steps, network = large", f"{begin} 20 steps"]
+    assert [table.title for table in tables] == titles
+    rows = csv.DictReader(io.StringIO(render(tables, "csv")))
+    assert [row["fields"] for row in rows] == ["network=small"] * 2 + ["network=large"] * 2 + [""] * 2
+
+
+def test_csv_of_any_grid_has_single_values_and_one_line_a_row():
+    """A benchmark prints grids, of which those without published numbers have the rows of a table."""
+    table = table_of(full_sweep())
+    assert render([table.grid()], "csv") + "\n" == as_csv([table]) == render([table], "csv") + "\n"
+    assert "{" not in as_csv([table])
+
+
+def test_rows_for_machines_name_the_company_of_a_domain():
+    rows = as_rows([table_of([joint(0, {"north": (0.2, 10), "south": (0.6, 30)})])])
+    company = [(row["test"], row["tested_with"]) for row in rows]
+    assert company == [("north", ["south"]), ("south", ["north"]), ("average", [])]

@@ -77,7 +77,7 @@ def tables(
     else:
         shown += found
         shown += [] if output in ("csv", "json") else [board.grid() for board in make.leaderboards(found)]
-    print(make.render(shown, output), end="" if output == "csv" else "\n")
+    print(make.render(shown, output))
     if output == "text":
         where = shlex.quote(str(folder))
         next_command(f"shiftbed audit {where}", f"shiftbed report {where}", best_command(folder))

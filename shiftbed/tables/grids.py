@@ -236,20 +236,33 @@ def grid_html(grid: Grid) -> str:
 
 
 def grids_csv(grids: Sequence[Grid]) -> str:
-    """All numbers of some grids as CSV; lists are joined by spaces."""
+    """All numbers of some grids as CSV."""
+    return rows_csv([row for grid in grids for row in grid.data])
+
+
+def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV; of choices it has the jobs, draws and steps, and what is several is joined by spaces."""
     buffer = io.StringIO()
-    rows = [row for grid in grids for row in grid.data]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    flat = [_flat(row) for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
     writer = csv.DictWriter(buffer, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _flat(value) for name, value in row.items()} for row in rows)
+    writer.writerows(flat)
     return buffer.getvalue()
 
 
-def _flat(value: Any) -> Any:
-    if isinstance(value, dict):
-        return " ".join(f"{name}={one}" for name, one in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose values are single ones; those that were several stand last."""
+    plain = {name: value for name, value in row.items() if not isinstance(value, dict | list | tuple)}
+    for name, value in row.items():
+        if name == "chosen":
+            for column, key in (("jobs", "job"), ("draws", "draw"), ("chosen_steps", "step")):
+                plain[column] = " ".join(str(one[key]) for one in value)
+        elif isinstance(value, dict):
+            plain[name] = " ".join(f"{key}={one}" for key, one in value.items())
+        elif isinstance(value, list | tuple):
+            plain[name] = " ".join(map(str, value))
+    return plain
 
 
 def grids_json(grids: Sequence[Grid]) -> str:

@@ -1,23 +1,35 @@
 """Making tables: from finished jobs and the plan to one table for each setting and selection."""
 
-import csv
-import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
+from shiftbed.hashing import canonical
 from shiftbed.registry import listed, one_of
-from shiftbed.selection import SELECTIONS, Choice, Companions, JobRecords, Selection, TaskRecords, Variant, tasks_of
+from shiftbed.selection import (
+    SELECTIONS,
+    Choice,
+    Column,
+    Companions,
+    JobRecords,
+    Selection,
+    TaskRecords,
+    Variant,
+    tasks_of,
+)
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import planned, planned_designs
 from shiftbed.sweeps.records import Records, no_finished_job
 from shiftbed.tables.estimates import StandardError
-from shiftbed.tables.grids import Grid, grid_text, render_grids
+from shiftbed.tables.grids import Grid, grid_text, render_grids, rows_csv
 from shiftbed.tables.missing import MissingJob
 from shiftbed.tables.table import Chosen, Table, Tested, as_rows, reported_columns
 from shiftbed.training.store import LocalStore
@@ -48,7 +60,8 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
     if not tasks:
         raise no_finished_job(folder)
     tables = tables_of(tasks, rules, planned(store).values(), se, str(folder))
-    return tables if asked else [table for table in tables if not (table.is_empty and table.lacking)]
+    allowed = [table for table in tables if not (table.is_empty and table.lacking)]
+    return tables if asked else allowed or tables
 
 
 def make_tables(
@@ -100,11 +113,33 @@ def tables_of(
         about = settings[setting][0].abouts[0]
         return about["dataset"], str(about["version"]), about["recipe"]["name"], setting
 
-    return [
-        table
-        for setting in sorted(settings, key=order)
-        for table in Setting(settings[setting], asked[setting], companions, se, folder).tables(selections)
-    ]
+    return _told_apart(
+        [
+            table
+            for setting in sorted(settings, key=order)
+            for table in Setting(settings[setting], asked[setting], companions, se, folder).tables(selections)
+        ]
+    )
+
+
+def _told_apart(tables: Sequence[Table]) -> list[Table]:
+    """Tables of one title and selection with what they differ in: they may be of several networks or precisions."""
+    alike: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for table in tables:
+        alike[table.title, table.selection.name].append(_facts(table.about))
+    apart = [_differing(_facts(table.about), alike[table.title, table.selection.name]) for table in tables]
+    return [replace(table, apart=own) for table, own in zip(tables, apart, strict=True)]
+
+
+def _facts(about: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe and of a kind of task that make another setting, but for those that titles say."""
+    said = ("name", "steps", "summary", "evaluate_every", "paper", "kind", "test", "domains", "adapt")
+    return {name: value for name, value in {**about["recipe"], **about["task"]}.items() if name not in said}
+
+
+def _differing(own: dict[str, Any], every: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The facts in which some are not the same."""
+    return {name: value for name, value in own.items() if len({canonical(facts.get(name)) for facts in every}) > 1}
 
 
 class Setting:
@@ -163,14 +198,17 @@ class Setting:
         for every in self.tasks:
             winners = self._winners(every, selection) if self.design.two_stages else {}
             task = _repeated(every, winners) if self.design.two_stages else every
+            if task is None:
+                continue
             for cell, choice in selection.choices(task, self.companions).items():
-                trials = chosen[self.variants[cell.variant]].setdefault(task.tested, {})
-                trials[cell.trial] = Chosen(task, choice)
+                one = Chosen(task, choice)
+                if one.is_reported:
+                    chosen[self.variants[cell.variant]].setdefault(task.tested, {})[cell.trial] = one
             needed |= set(_missing_pairs(task, self.companions)) if selection.needs_pairs else set()
             needed |= set(self._not_repeated(task, winners))
         is_empty = not any(chosen.values())
         recorded = [task for task in self.tasks if task.steps.size]  # the others diverged before they were evaluated
-        lacks = [set(selection.lacking(task, self.companions)) for task in recorded if is_empty]
+        lacks = [{*selection.lacking(task, self.companions), *_unreported(task)} for task in recorded if is_empty]
         return Table(
             about=self.about,
             selection=selection,
@@ -200,8 +238,15 @@ class Setting:
                 yield MissingJob(variant.algorithm, task.tested, trial, winner.draw, variant.by_hand)
 
 
-def _repeated(task: TaskRecords, winners: Mapping[Variant, Choice]) -> TaskRecords:
-    """A task whose other trials have the winners of the first one alone.
+def _unreported(task: TaskRecords) -> Iterable[Column]:
+    """The columns of results that no job of a task has."""
+    for place in task.reported():
+        if np.isnan(task.values["accuracy"][:, :, place]).all():
+            yield Column("test", task.splits[place]["part"], "accuracy")
+
+
+def _repeated(task: TaskRecords, winners: Mapping[Variant, Choice]) -> TaskRecords | None:
+    """A task whose other trials have the winners of the first one alone; None where no job is left.
 
     In a search of two stages those of several rules, or of an earlier and smaller search, may have been trained
     again. They must not compete: the one of an oracle would win in a row that no oracle chose.
@@ -211,7 +256,7 @@ def _repeated(task: TaskRecords, winners: Mapping[Variant, Choice]) -> TaskRecor
         winner = winners.get(cell.variant)
         same = winner is not None and (winner.draw, winner.hparams) == (draw, task.abouts[row]["hparams"])
         rows += [row] if cell.trial == 0 or same else []
-    return task.only(rows) if rows else task
+    return task.only(rows) if rows else None
 
 
 def _domains(tasks: Sequence[TaskRecords]) -> list[str]:
@@ -264,16 +309,7 @@ def as_csv(tables: Sequence[Table]) -> str:
 
     `least_draws` and `most_draws` say from how many draws an algorithm's cells were chosen.
     """
-    buffer = io.StringIO()
-    rows = as_rows(tables)
-    plain = [name for name in rows[0] if name not in ("overrides", "chosen")]
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*plain, "overrides", "jobs", "draws", "chosen_steps"])
-    for row in rows:
-        by_hand = " ".join(f"{name}={value}" for name, value in row["overrides"].items())
-        joined = [" ".join(str(one[key]) for one in row["chosen"]) for key in ("job", "draw", "step")]
-        writer.writerow([*(row[name] for name in plain), by_hand, *joined])
-    return buffer.getvalue()
+    return rows_csv(as_rows(tables))
 
 
 def render(tables: Sequence[Table | Grid], output: str = "text") -> str:
@@ -282,10 +318,6 @@ def render(tables: Sequence[Table | Grid], output: str = "text") -> str:
     Raises:
         UnknownNameError: There is no such format.
     """
-    if output == "csv":
-        plain = [table for table in tables if isinstance(table, Table)]
-        others = [table for table in tables if isinstance(table, Grid)]
-        return "\n".join([*([as_csv(plain)] if plain else []), *([render_grids(others, output)] if others else [])])
     return render_grids([_grid(table) for table in tables], output)
 
 

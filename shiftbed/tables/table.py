@@ -1,7 +1,7 @@
 """A table: results by algorithm and test domain under one selection, with what they rest on."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +45,12 @@ class Chosen:
     def about(self) -> dict[str, Any]:
         """The chosen job's description."""
         return self.task.abouts[self.choice.row]
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the record has the accuracy of every test domain."""
+        values = self.task.values["accuracy"][self.choice.row, self.choice.position, self.task.reported()]
+        return not np.isnan(values).any()
 
     def accuracy(self, domain: str, position: int | None = None) -> float:
         """What is reported, in percent; the arguments are those of `share`."""
@@ -97,6 +103,7 @@ class Table:
         se: The standard error's divisor.
         folder: Where the sweep is.
         unaveraged: The rows that have no average although they could; see `whole_rows`.
+        apart: Fields of recipe and task that tell it from other tables which would have the same title.
     """
 
     about: dict[str, Any]
@@ -113,6 +120,7 @@ class Table:
     se: StandardError = "sample"
     folder: str = "DIR"
     unaveraged: frozenset[str] = frozenset()
+    apart: Mapping[str, Any] = field(default_factory=dict)
 
     def whole_rows(self) -> "Table":
         """The same without averages of the rows that lack jobs of a trial that was begun.
@@ -134,7 +142,7 @@ class Table:
     def title(self) -> str:
         """Dataset, recipe, what was set by hand, and who was trained on where the columns do not tell."""
         recipe = self.about["recipe"]
-        how = f"recipe {recipe['name']}, {recipe['steps']} steps{self.by_hand}"
+        how = f"recipe {recipe['name']}, {recipe['steps']} steps{self.by_hand}{self.told_apart}"
         return f"{self.dataset} (version {self.about['version']}), {how}{self._trained_on}"
 
     @property
@@ -143,6 +151,11 @@ class Table:
         values = "".join(f", {name} = {value}" for name, value in self.about["overrides"].items())
         adapted = self.about["task"].get("adapt")
         return values + (f", adaptation: {adapted:g} of the test domains seen unlabelled" if adapted else "")
+
+    @property
+    def told_apart(self) -> str:
+        """What tells it from other tables of the same title, if there are any."""
+        return "".join(f", {name} = {'none' if value is None else value}" for name, value in self.apart.items())
 
     @property
     def is_reference(self) -> bool:
@@ -383,12 +396,14 @@ def _row(table: Table, algorithm: str, column: Column) -> dict[str, Any]:
         "task": table.about["task"]["kind"],
         "adaptation": table.about["task"].get("adapt", 0.0),
         "overrides": table.about["overrides"],
+        "fields": dict(table.apart),
         "selection": table.selection.name,
         "oracle": table.selection.oracle,
         "leaks": table.leaks[algorithm],
         "algorithm": algorithm,
         "test": column[1] if column != AVERAGE else "average",
         "tested_together": len(column[0]),
+        "tested_with": [name for name in column[0] if name != column[1]] if column[1] else [],
         "accuracy": None if estimate is None else estimate.mean,
         "standard_error": None if estimate is None else estimate.standard_error,
         "n": 0 if estimate is None else estimate.n,
