@@ -227,3 +227,28 @@ def test_one_dataset_has_no_leaderboard_and_two_tables_of_one_are_refused():
 def test_changes_of_rank_are_printed_with_their_sign():
     rows = {name: [entry.text for entry in entries] for name, entries in MOCO.grid(SUPERVISED).rows}
     assert rows["RSC"][-2:] == ["2", "+5"] and rows["SagNet"][-2:] == ["9", "-5"] and rows["SWAD"][-2:] == ["1", "0"]
+
+
+def test_what_is_resampled_has_the_mean_that_is_ranked():
+    """An average is over the trials that have every domain; trials that lack one are no units of it."""
+    every = (("ERM", "b", 0, 0.5), ("ERM", "c", 0, 0.7), ("ERM", "b", 1, 0.1))  # ERM lacks c in trial 1
+    every += (("CORAL", "b", 0, 0.4), ("CORAL", "c", 0, 0.6), ("CORAL", "c", 1, 0.9))  # CORAL lacks b
+    jobs = [
+        made_job(0, [(30, {f"{name}/{part}": v for name in "abc" for part in ("in", "out")})], tested=(d,), algorithm=a,
+                 trial=t)
+        for a, d, t, v in every
+    ]  # fmt: skip
+    board = Leaderboard.of(make_tables(jobs, [SELECTIONS["training-domain-validation"]]))
+    assert board.averages == {"ERM": pytest.approx(60), "CORAL": pytest.approx(50)}
+    (units,) = board.arrays(["ERM", "CORAL"])
+    assert units.tolist() == [pytest.approx([50, 70]), pytest.approx([40, 60])]
+
+
+def test_units_that_are_not_of_the_same_trials_are_not_paired():
+    jobs = sweep({"Toy": {"ERM": (0.1, 0.2)}})
+    for job in sweep({"Toy": {"CORAL": (0.3, 0.4)}}):
+        job.description["trial"] += 1  # trials 1 and 2
+        jobs.append(job)
+    board = Leaderboard.of(make_tables(jobs, [SELECTIONS["training-domain-validation"]]))
+    (units,) = board.arrays(["ERM", "CORAL"])
+    assert units.tolist() == [[pytest.approx(15)], [pytest.approx(35)]]

@@ -106,13 +106,20 @@ def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
         many_domains("ERM", trial, {"p": 0.2 + shift, "q": 0.4 + shift, "r": 0.9}, counts)
         for trial, shift in enumerate((0.0, 0.1))
     ]
-    grid = group_grid(table_of(jobs), {"first": ["p", "q"], "other": ["r"], "absent": ["z"]})
+    grid = group_grid(table_of(jobs), {"first": ["p", "q"], "other": ["r"], "trained on": ["s"]})
     rows = {row["group"]: row for row in grid.data}
     assert rows["first"]["accuracy"] == pytest.approx(35) and rows["first"]["deviation"] == pytest.approx(math.sqrt(50))
     assert rows["All"]["accuracy"] == pytest.approx((20 + 40 + 90 + 30 + 50 + 90) / 6)
-    assert rows["absent"]["accuracy"] is None and rows["first"]["n"] == 2
+    assert rows["trained on"]["accuracy"] is None and rows["first"]["n"] == 2
     with pytest.raises(ShiftbedError):
         group_grid(table_of(jobs))
+
+
+def test_a_group_that_names_no_domain_of_the_dataset_is_refused():
+    """Its mean would be over the others, and look like one over all."""
+    tables = [table_of([many_domains("ERM", 0, {"photo": 0.2, "paint": 0.4})])]
+    with pytest.raises(ShiftbedError, match=r"Toy has no domain 'piant', which the group first names\. Did you mean"):
+        view_tables(tables, "groups", {"first": ["photo", "piant"]})
 
 
 def test_near_and_far_are_thirds_of_the_distance():
@@ -148,6 +155,43 @@ def test_improvements_over_erm_against_erm_s_accuracy():
     jobs += [many_domains(name, 1, {"p": p, "q": 0.5}) for name, p in (("ERM", 0.4), ("CORAL", 0.8))]
     first, _ = improvements(table_of(jobs))
     assert (first["improvement"], first["standard_error"], first["n"]) == (pytest.approx(30), pytest.approx(10), 2)
+
+
+def test_an_improvement_without_erm_gets_one_sentence():
+    tables = [table_of([many_domains("CORAL", 0, {"p": 0.4, "q": 0.5})])]
+    assert improvements(tables[0]) == []
+    with pytest.raises(ShiftbedError, match="An improvement over ERM needs ERM"):
+        view_tables(tables, "improvement")
+
+
+def test_a_domain_has_an_improvement_in_each_of_its_companies():
+    """The one in the last company stood for all."""
+    jobs = []
+    for tested, gain in ((("a", "b"), 0.2), (("a", "c"), 0.1), (("b", "c"), 0.0)):
+        for algorithm, more in (("ERM", 0.0), ("CORAL", gain)):
+            values = {f"{name}/{part}": 0.5 + more for name in "abc" for part in ("in", "out")}
+            jobs.append(made_job(0, [(30, values)], tested=tested, algorithm=algorithm))
+    (grid,) = view_tables([table_of(jobs)], "improvement")
+    shown = {name: entries[1].text for name, entries in grid.rows}
+    assert shown == {
+        "a (with b)": "+20.0", "a (with c)": "+10.0", "b (with a)": "+20.0",
+        "b (with c)": "+0.0", "c (with a)": "+10.0", "c (with b)": "+0.0",
+    }  # fmt: skip
+
+
+def test_erm_s_own_accuracy_is_over_all_of_its_trials_whatever_the_others_have():
+    jobs = [many_domains("ERM", trial, {"p": p, "q": 0.5}) for trial, p in enumerate((0.2, 0.4))]
+    jobs += [many_domains("CORAL", 0, {"p": 0.5, "q": 0.5})]
+    (grid,) = view_tables([table_of(jobs)], "improvement")
+    assert [entry.text for entry in dict(grid.rows)["p"]] == ["30.0", "+30.0"]  # of ERM 20 and 40, of trial 0 50 - 20
+
+
+def test_deviations_of_oracle_numbers_are_marked():
+    jobs = [many_domains("ERM", trial, {"p": p, "q": 0.5}) for trial, p in enumerate((0.2, 0.4))]
+    grid = variance_grid(table_of(jobs, "oracle"))
+    assert all(entry.text.endswith("†") or entry.text == "–" for _, entries in grid.rows for entry in entries)
+    assert any(note.startswith("† Oracle") for note in grid.notes)
+    assert "†" not in "".join(entry.text for entry in variance_grid(table_of(jobs)).rows[0][1])
 
 
 def test_the_variance_study_by_hand():

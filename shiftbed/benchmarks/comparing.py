@@ -17,6 +17,7 @@ from shiftbed.shift.kept import shift_kinds
 from shiftbed.sweeps.designs import DESIGNS, Spread
 from shiftbed.tables import Estimate, Grid, Leaderboard, Table, ranking_grid
 from shiftbed.tables.grids import MISSING, Entry
+from shiftbed.tables.leaderboards import means_alone
 from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.recipes import recipe
 
@@ -117,8 +118,7 @@ def paper_board(
             estimates.setdefault(table.dataset, {}).update(found)
     if set(estimates) != set(board.estimates) or not all(estimates.values()):
         return None
-    units = {key: {name: [one.mean] for name, one in found.items()} for key, found in estimates.items()}
-    return Leaderboard(f"the paper ({benchmark.paper})", estimates, units, dict.fromkeys(estimates))
+    return Leaderboard(f"the paper ({benchmark.paper})", estimates, means_alone(estimates), dict.fromkeys(estimates))
 
 
 def scores_beside(board: Leaderboard, tables: Sequence[str], folder: str | Path) -> Grid | None:

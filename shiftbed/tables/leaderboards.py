@@ -23,10 +23,12 @@ from shiftbed.tables.estimates import (
     usual_count,
 )
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
-from shiftbed.tables.table import AVERAGE, BASELINE, ORACLE_MARK, Table
+from shiftbed.tables.table import AVERAGE, BASELINE, ORACLE_MARK, Column, Table
 
 UNKNOWN = "unknown"
 KINDS = ("diversity", "correlation", UNKNOWN)
+Unit = tuple[int, Column]  # a trial and what it was tested on
+ALONE: Unit = (0, AVERAGE)  # where no more than a mean is known
 Kinds = Mapping[str, str | None]  # per dataset whose shift was measured, the kind that dominates, or None
 
 
@@ -37,14 +39,14 @@ class Leaderboard:
     Attributes:
         name: What it is called.
         estimates: Per dataset and algorithm the accuracy.
-        units: Per dataset and algorithm the accuracies it rests on, one for each trial and domain.
+        units: Per dataset and algorithm the accuracies it rests on, by trial and domain.
         selections: Per dataset, how models were selected.
         se: The standard error's divisor; None of printed numbers, whose trials are not known either.
     """
 
     name: str
     estimates: Mapping[str, Mapping[str, Estimate]]
-    units: Mapping[str, Mapping[str, Sequence[float]]]
+    units: Mapping[str, Mapping[str, Mapping[Unit, float]]]
     selections: Mapping[str, Selection | None]
     se: StandardError | None = None
 
@@ -56,14 +58,21 @@ class Leaderboard:
             ShiftbedError: Two tables are about the same dataset.
         """
         estimates: dict[str, dict[str, Estimate]] = {}
-        units: dict[str, dict[str, list[float]]] = {}
+        units: dict[str, dict[str, dict[Unit, float]]] = {}
         for table in tables:
             if table.dataset in estimates:
-                raise ShiftbedError(f"A leaderboard takes one table of {table.dataset}, not several; name a selection.")
+                raise ShiftbedError(
+                    f"A leaderboard takes one table of {table.dataset}, not those of several selections or recipes; "
+                    "name one selection, and keep sweeps by other recipes in folders of their own."
+                )
             found = {algorithm: table.estimates[algorithm, AVERAGE] for algorithm in table.algorithms}
             estimates[table.dataset] = {algorithm: one for algorithm, one in found.items() if one is not None}
             units[table.dataset] = {
-                algorithm: [v for c in table.columns for v in table.accuracies(algorithm, c).values()]
+                algorithm: {
+                    (trial, column): table.accuracies(algorithm, column)[trial]
+                    for column in table.columns
+                    for trial in table.shares(algorithm, AVERAGE)  # the trials that the average is over
+                }
                 for algorithm in estimates[table.dataset]
             }
         rules = {table.dataset: table.selection for table in tables}
@@ -82,8 +91,7 @@ class Leaderboard:
         for cell in published.cells(paper, domain="", measure="accuracy", **labels):
             if cell.algorithm and cell.dataset and cell.mean is not None:  # not the means over algorithms
                 estimates[cell.dataset][cell.algorithm] = Estimate(cell.mean, cell.spread, 1)
-        units = {key: {name: [one.mean] for name, one in found.items()} for key, found in estimates.items()}
-        return cls(name or paper, estimates, units, dict.fromkeys(estimates))
+        return cls(name or paper, estimates, means_alone(estimates), dict.fromkeys(estimates))
 
     @property
     def has_oracle(self) -> bool:
@@ -119,11 +127,12 @@ class Leaderboard:
         return ranks(self.averages)
 
     def arrays(self, names: Sequence[str]) -> list[np.ndarray]:
-        """Per dataset, algorithms × units; one unit, the mean, where the algorithms' units differ in number."""
+        """Per dataset, algorithms × units; one unit, the mean, where the algorithms' units are not the same."""
         found = []
         for dataset, units in self.units.items():
-            lengths = {len(units[name]) for name in names}
-            rows = [units[name] if len(lengths) == 1 else [self.estimates[dataset][name].mean] for name in names]
+            rows = [list(units[name].values()) for name in names]
+            if len({tuple(units[name]) for name in names}) > 1:
+                rows = [[self.estimates[dataset][name].mean] for name in names]
             found.append(np.array(rows))
         return found
 
@@ -226,6 +235,11 @@ class Leaderboard:
         correlation, interval, n = found
         between = f", 95 % bootstrap interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
         return [*notes, f"Spearman's correlation with {against.name}: {correlation:.3f}{between}, n = {n} algorithms."]
+
+
+def means_alone(estimates: Mapping[str, Mapping[str, Estimate]]) -> dict[str, dict[str, dict[Unit, float]]]:
+    """Units of printed numbers, of which no more than the mean is known."""
+    return {key: {name: {ALONE: one.mean} for name, one in found.items()} for key, found in estimates.items()}
 
 
 def _text(mean: float | None, error: float | None, mark: str = "") -> str:

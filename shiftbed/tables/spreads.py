@@ -8,6 +8,7 @@ import numpy as np
 
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
+from shiftbed.registry import did_you_mean
 from shiftbed.tables.estimates import DIVISORS, Estimate
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, Chosen, Table, Tested
@@ -129,10 +130,12 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
         groups: Domains by group; the clusters of the dataset's card by default.
 
     Raises:
-        ShiftbedError: There are no groups.
+        ShiftbedError: There are no groups, or one names a domain that the dataset does not have.
     """
+    _refuse_unknown(table, groups or {})
     cells = group_estimates(table, groups)
-    members = [(group, list(domains)) for group, domains in (groups or {}).items()]
+    tested = {domain for _, domain in table.columns}
+    members = [(group, [one for one in domains if one in tested]) for group, domains in (groups or {}).items()]
     shown = list(dict.fromkeys(group for _, group in cells))
     mark = ORACLE_MARK if table.selection.oracle else ""
     columns = {}
@@ -166,6 +169,18 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
             for (name, group), cell in cells.items()
         ],
     )
+
+
+def _refuse_unknown(table: Table, groups: Mapping[str, Sequence[str]]) -> None:
+    """A misspelt domain would leave its group without it, and nobody would see that in the mean."""
+    tasks = [one.task for cells in table.chosen.values() for trials in cells.values() for one in trials.values()]
+    known = dict.fromkeys(split["domain"] for task in tasks for split in task.splits)
+    known |= dict.fromkeys(domain for _, domain in table.columns if domain)
+    for group, domains in groups.items():
+        for name in domains:
+            if name not in known:
+                hint = did_you_mean(name, list(known))
+                raise ShiftbedError(f"{table.dataset} has no domain '{name}', which the group {group} names.{hint}")
 
 
 def group_estimates(
@@ -205,7 +220,9 @@ def thirds(distances: Mapping[str, float]) -> dict[str, list[str]]:
 
 def improvements(table: Table, baseline: str = BASELINE) -> list[dict[str, Any]]:
     """Per algorithm and domain, the baseline's accuracy and how much better the algorithm is, for a scatter plot."""
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if baseline not in table.chosen:
+        return rows
     for name in table.algorithms:
         for column in table.columns:
             one, other = table.accuracies(name, column), table.accuracies(baseline, column)
@@ -214,7 +231,8 @@ def improvements(table: Table, baseline: str = BASELINE) -> list[dict[str, Any]]
                 reference = statistics.fmean(other[trial] for trial in trials)
                 gain = Estimate.of([one[trial] - other[trial] for trial in trials], table.se)
                 assert gain is not None
-                row = {**_origin(table, name), "test": column[1], "baseline": reference, "improvement": gain.mean}
+                where = {"test": column[1], "column": table.heading(column)}
+                row = {**_origin(table, name), **where, "baseline": reference, "improvement": gain.mean}
                 rows.append({**row, "standard_error": gain.standard_error, "n": gain.n})
     return rows
 
@@ -228,11 +246,12 @@ def variance_grid(source: Table, oracle: Table | None = None, last: int = LAST_R
             the paper most likely chose.
         last: How many of a job's last records *epoch* looks at.
     """
+    mark = ORACLE_MARK if source.selection.oracle else ""
     rows, data = [], []
     for name in source.algorithms:
         numbers = variances(source, name, oracle, last)
         trials = max((len(found) for found in source.chosen[name].values()), default=0)
-        rows.append((name, [Entry(MISSING if value is None else f"{value:.2f}") for value in numbers.values()]))
+        rows.append((name, [Entry(MISSING if value is None else f"{value:.2f}{mark}") for value in numbers.values()]))
         data.append({**_origin(source, name), **numbers, "n": trials})
     return Grid(
         title=source.title,
@@ -245,7 +264,8 @@ def variance_grid(source: Table, oracle: Table | None = None, last: int = LAST_R
             f"epoch: over the last {min(last, _records(source))} records of a job; seed: over trials (both with "
             "divisor n − 1); gap: what "
             f"{'the best record' if oracle is None else oracle.selection.name + ' selection'}{ORACLE_MARK}, for which "
-            "the test domain's labels are needed, would gain."
+            "the test domain's labels are needed, would gain.",
+            *([f"{mark} Oracle: chosen with the test domain's labels."] if mark else []),
         ],
         data=data,
     )

@@ -31,8 +31,9 @@ def improvement_grid(table: Table) -> Grid:
     names = list(dict.fromkeys(row["algorithm"] for row in rows))
     if not rows:
         raise ShiftbedError(f"An improvement over {BASELINE} needs {BASELINE} and another algorithm; sweep both.")
-    baseline = {row["test"]: row["baseline"] for row in rows}
-    gains = {(row["test"], row["algorithm"]): row for row in rows}
+    own = {table.heading(column): table.estimates[BASELINE, column] for column in table.columns}  # over all its trials
+    baseline = {row["column"]: one.mean for row in rows if (one := own[row["column"]]) is not None}
+    gains = {(row["column"], row["algorithm"]): row for row in rows}
     mark = ORACLE_MARK if table.selection.oracle else ""
     counts = sorted({row["n"] for row in rows})
 
@@ -49,7 +50,7 @@ def improvement_grid(table: Table) -> Grid:
         corner="test domain",
         columns=[BASELINE, *names],
         rows=[
-            (test or "overall", [Entry(f"{baseline[test]:.1f}{mark}"), *(shown(test, name) for name in names)])
+            (test, [Entry(f"{baseline[test]:.1f}{mark}"), *(shown(test, name) for name in names)])
             for test in sorted(baseline, key=lambda test: (baseline[test], test))
         ],
         notes=table.notes(),
@@ -120,7 +121,7 @@ def view_tables(
     if view not in VIEWS:
         raise ShiftbedError(f"There is no view '{view}'.{did_you_mean(view, list(VIEWS))}")
     if groups is not None and view == "groups":
-        return [group_grid(table, groups) for table in tables]
+        return _each(lambda table: [group_grid(table, groups)])(tables)
     if kinds is not None and view == "ranking":
         return _rankings(tables, kinds)
     return VIEWS[view](tables)
