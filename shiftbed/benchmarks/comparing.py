@@ -18,7 +18,7 @@ from shiftbed.sweeps.designs import DESIGNS, Spread
 from shiftbed.tables import Estimate, Grid, Leaderboard, Table, ranking_grid
 from shiftbed.tables.grids import MISSING, Entry
 from shiftbed.tables.leaderboards import means_alone
-from shiftbed.tables.table import ORACLE_MARK
+from shiftbed.tables.table import AVERAGE, ORACLE_MARK
 from shiftbed.training.recipes import recipe
 
 Facts = dict[str, Any]
@@ -121,6 +121,25 @@ def paper_board(
     return Leaderboard(f"the paper ({benchmark.paper})", estimates, means_alone(estimates), dict.fromkeys(estimates))
 
 
+def ranks_beside(benchmark: Benchmark, board: Leaderboard, shown: Sequence[tuple[SweepPart, Table]]) -> Grid:
+    """A leaderboard with its changes of rank from the paper's, and in what the experiments differ."""
+    paper = paper_board(benchmark, board, shown)
+    grid = board.grid(paper)
+    if paper is None:
+        return grid
+    others: dict[str, None] = {}
+    for part, table in shown:
+        if table.selection in board.selections.values() and part.published:
+            theirs = paper_facts(part, table.selection.name)
+            for name in table.algorithms:
+                average = table.estimates[name, AVERAGE]
+                facts = our_facts(table, name, average.n) if average else theirs
+                others |= dict.fromkeys(differing(facts, theirs))
+            others |= {"source": None} if part.published.differs else {}
+    notes = [f"Not the paper's experiment: other {', '.join(others)}."] if others else []
+    return replace(grid, notes=[*grid.notes, *notes])
+
+
 def scores_beside(board: Leaderboard, tables: Sequence[str], folder: str | Path) -> Grid | None:
     """OoD-Bench's ranking scores of a leaderboard; None where the paper has none or ERM no error.
 
@@ -189,13 +208,17 @@ def beside(
         gaps = {name: None if differs[row] else _gap(ours[name].estimate, found[name]) for name in ours}
         rows.append((row, [Entry(_text(ours.get(name), spread, decimals)) for name in columns]))
         if any(found.values()):
-            rows.append((_paper_name(differs[row]), [Entry(_printed(found.get(name))) for name in columns]))
+            entries = [Entry(_printed(found.get(name), ours.get(name))) for name in columns]
+            rows.append((_paper_name(differs[row]), entries))
         if any(gap is not None for gap in gaps.values()):
             rows.append((DIFFERENCE, [Entry(_signed(gaps.get(name), decimals)) for name in columns]))
         data += [_row(benchmark, part, ours[name], found[name], gaps[name], differs[row]) for name in ours]
     why = dict.fromkeys(_why(row) for row in differs.values() if row)
     caption = caption if shown else "nothing of it was measured here"
-    return Grid(title, caption, "algorithm", columns, rows, [*why, *benchmark.notes, *notes], data=data)
+    said = [*why, *benchmark.notes, *notes]
+    if any(_mark(number.labels) for number in shown) and not any(note.startswith(ORACLE_MARK) for note in said):
+        said.append(f"{ORACLE_MARK} Oracle: chosen with the test domain's labels.")
+    return Grid(title, caption, "algorithm", columns, rows, said, data=data)
 
 
 def _published(part: Part, number: Number) -> Cell | None:
@@ -239,11 +262,12 @@ def _text(number: Number | None, spread: Spread, decimals: int) -> str:
     return f"{estimate.mean:.{decimals}f}{_mark(number.labels)}" + ("" if doubt is None else f" ±{doubt:.{decimals}f}")
 
 
-def _printed(cell: Cell | None) -> str:
-    if cell is None or cell.mean is None:
+def _printed(cell: Cell | None, ours: Number | None) -> str:
+    """The paper's number; an oracle's if the paper says so, or if ours beside it is one."""
+    if cell is None or cell.mean is None or ours is None:
         return MISSING
     doubt = "" if cell.spread is None else f" ±{cell.spread:.{cell.decimals}f}"
-    return f"{cell.mean:.{cell.decimals}f}{_mark({'selection': cell.selection})}{doubt}"
+    return f"{cell.mean:.{cell.decimals}f}{_mark({'selection': cell.selection}) or _mark(ours.labels)}{doubt}"
 
 
 def _signed(gap: tuple[float, float | None] | None, decimals: int) -> str:
@@ -266,6 +290,7 @@ def _row(
         "part": part.name,
         "dataset": part.dataset,
         **ours.labels,
+        "oracle": bool(_mark(ours.labels)),
         "row": ours.row,
         "column": ours.column,
         "ours": None if ours.estimate is None else ours.estimate.mean,

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from shiftbed.algorithms import ALGORITHMS, load_code
 from shiftbed.audit.ledger import read_tables
-from shiftbed.benchmarks.comparing import beside, compare, paper_board, scores_beside
+from shiftbed.benchmarks.comparing import beside, compare, ranks_beside, scores_beside
 from shiftbed.benchmarks.spec import AccuracyPart, Benchmark, Part, ShiftPart, SweepPart, find, read
 from shiftbed.benchmarks.views import Number
 from shiftbed.data import card
@@ -283,7 +283,7 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
     cited = list(dict.fromkeys(name for part, _ in shown if part.published for name in part.published.tables))
     tables = [table for _, table in shown]
     boards = leaderboards(tables)
-    grids += [board.grid(paper_board(whole, board, shown)) for board in boards]
+    grids += [ranks_beside(whole, board, shown) for board in boards]
     # A score is over all datasets, each under the selection that the paper has for it.
     once = 1 < len({table.dataset for table in tables}) == len(tables)
     for board in [Leaderboard.of(tables, "All datasets")] if once else boards:

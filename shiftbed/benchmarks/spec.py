@@ -259,7 +259,11 @@ def read(path: str | Path) -> Benchmark:
     """
     if not Path(path).is_file():
         raise ShiftbedError(f"There is no file {path}; `shiftbed benchmarks` lists those that come with shiftbed.")
-    return parse(Path(path).read_text(encoding="utf-8"), str(path))
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ShiftbedError(f"{path} is no benchmark: it is not a text file in UTF-8.") from error
+    return parse(text, str(path))
 
 
 def parse(text: str, where: str) -> Benchmark:
@@ -274,12 +278,12 @@ def parse(text: str, where: str) -> Benchmark:
         raise ShiftbedError(f"{where} is not YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("parts"), list):
         raise ShiftbedError(f"{where} is no benchmark: it needs a list called parts; see `shiftbed benchmarks --help`.")
-    every = fields.pop("every", {})
-    entries = [{**every, **entry} for entry in fields.pop("parts")]
-    expanded = [
-        _of_dataset(entry, dataset) for entry in entries for dataset in entry.get("datasets", [entry.get("dataset")])
-    ]
-    if fields.get("kind") not in PARTS:
+    every = fields.pop("every", None) or {}
+    entries = fields.pop("parts")
+    if not all(isinstance(entry, dict) for entry in (every, *entries)):
+        raise ShiftbedError(f"{where} is no benchmark: every and each of its parts must be names with values.")
+    expanded = [part for entry in entries for part in _of_datasets({**every, **entry}, where)]
+    if fields.get("kind") not in [*PARTS]:
         raise ShiftbedError(f"{where} has no kind; it must be one of {', '.join(PARTS)}.")
     try:
         parts: Any = tuple(PARTS[fields["kind"]](**entry) for entry in expanded)
@@ -292,8 +296,11 @@ def parse(text: str, where: str) -> Benchmark:
         raise ShiftbedError(f"{where}: {error}") from error
 
 
-def _of_dataset(entry: dict[str, Any], dataset: str) -> dict[str, Any]:
-    """An entry as the part of one dataset, whose name stands in place of `{dataset}`."""
+def _of_datasets(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """An entry as parts of one dataset each, whose name stands in place of `{dataset}`."""
     fields = {key: value for key, value in entry.items() if key != "datasets"}
-    name = str(fields.get("name", "{dataset}")).replace("{dataset}", str(dataset))
-    return {**fields, "dataset": dataset, "name": name}
+    datasets = entry.get("datasets", [entry.get("dataset")])
+    if not isinstance(datasets, list):
+        raise ShiftbedError(f"{where} has a wrong 'datasets': it must be a list, as in [{datasets}].")
+    name = str(fields.get("name", "{dataset}"))
+    return [{**fields, "dataset": one, "name": name.replace("{dataset}", str(one))} for one in datasets]

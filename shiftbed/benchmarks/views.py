@@ -34,6 +34,11 @@ def numbers(table: Table, view: View) -> list[Number]:
     return list(VIEWS[view](table))
 
 
+def _averaged(table: Table, algorithm: str, estimate: Estimate | None) -> Estimate | None:
+    """A number over several domains; none of a row that lacks jobs."""
+    return None if algorithm in table.unaveraged else estimate
+
+
 def _domains(table: Table) -> Iterator[Number]:
     for name in table.algorithms:
         for column in (*table.columns, AVERAGE):
@@ -53,13 +58,14 @@ def _spread(table: Table) -> Iterator[Number]:
             for domain in tested:
                 yield Number(name, domain, _labels(table, name, domain, "accuracy"), cells[domain], name)
             for key, (heading, measure) in measures.items():
-                yield Number(name, heading, _labels(table, name, "", measure), cells[key], name)
+                estimate = _averaged(table, name, cells[key])
+                yield Number(name, heading, _labels(table, name, "", measure), estimate, name)
 
 
 def _groups(table: Table) -> Iterator[Number]:
     for (name, group), estimate in group_estimates(table).items():
         labels = _labels(table, name, "" if group == EVERY else group, "accuracy")
-        yield Number(name, group, labels, estimate, name)
+        yield Number(name, group, labels, _averaged(table, name, estimate), name)
 
 
 def _overall(table: Table) -> Iterator[Number]:
@@ -78,7 +84,11 @@ def _variance(table: Table) -> Iterator[Number]:
         average = table.estimates[name, AVERAGE]
         for key, value in variances(table, name).items():
             estimate = None if value is None or average is None else Estimate(value, None, average.n)
-            yield Number(name, key, _labels(table, name, "", measures[key]), estimate, name)
+            labels = _labels(table, name, "", measures[key])
+            labels |= (
+                {"selection": "oracle"} if key == "gap" else {}
+            )  # the test domains' labels say which record is best
+            yield Number(name, key, labels, estimate, name)
 
 
 def _leakage(table: Table) -> Iterator[Number]:
@@ -102,11 +112,11 @@ def _leakage(table: Table) -> Iterator[Number]:
                 for place, domain in enumerate(task.tested):
                     values = [float(found[place]) for found in by_domain]
                     yield Number(row, domain, labels | {"domain": domain}, Estimate.of(values, table.se), name)
-                means = [float(np.mean(found)) for found in by_domain]
-                yield Number(row, "Avg", labels, Estimate.of(means, table.se), name)
+                means = Estimate.of([float(np.mean(found)) for found in by_domain], table.se)
+                yield Number(row, "Avg", labels, _averaged(table, name, means), name)
                 if k:
-                    leaks = [float(one.leakage[k - 1]) for one in cells]
-                    yield Number(row, "leak", labels | {"measure": "leakage"}, Estimate.of(leaks, table.se), name)
+                    leaks = Estimate.of([float(one.leakage[k - 1]) for one in cells], table.se)
+                    yield Number(row, "leak", labels | {"measure": "leakage"}, _averaged(table, name, leaks), name)
 
 
 def _labels(table: Table, algorithm: str, domain: str, measure: str, **more: str) -> dict[str, str]:

@@ -102,7 +102,7 @@ def benchmark(
     one_of(output, tuple(tables.FORMATS), "format")
     sharing = parse_jobs_per_device(jobs_per_device)
     load_classes(code)
-    whole = room.load(name or str(file))
+    whole = room.read(file) if file is not None else room.load(str(name))
     asked = room.narrowed(whole, names(datasets), names(algorithms), part or [], draws, trials, steps, selection or [])
     only_with(
         "a benchmark that trains models", whole.kind == "sweep", device=device, precision=precision, workers=workers,

@@ -1,17 +1,19 @@
 """Our numbers beside the paper's: what is looked up, and when a difference is printed."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from shiftbed.benchmarks import find, narrowed
-from shiftbed.benchmarks.comparing import beside, compare, differing, paper_board, scores_beside
+from shiftbed.benchmarks.comparing import beside, compare, differing, paper_board, ranks_beside, scores_beside
 from shiftbed.benchmarks.spec import parse
 from shiftbed.benchmarks.views import numbers
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS
 from shiftbed.tables import Leaderboard, as_text, make_tables
 from shiftbed.tables.grids import grid_text
+from shiftbed.tables.missing import MissingJob
 from tests.made_records import made_job
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
@@ -145,6 +147,16 @@ def test_the_paper_s_leaderboard_has_its_averages():
     assert changes == {"CORAL": 0, "ERM": 1, "IRM": 2}  # here all three are equal
 
 
+def test_changes_of_rank_say_in_what_the_experiments_differ():
+    same = pacs_table(algorithms=("CORAL", "ERM"))
+    assert not any(
+        "experiment" in note for note in ranks_beside(DOMAINBED, Leaderboard.of([same]), [(PACS, same)]).notes
+    )
+    other = pacs_table(algorithms=("CORAL", "ERM"), trials=1, draws=3)
+    notes = ranks_beside(DOMAINBED, Leaderboard.of([other]), [(PACS, other)]).notes
+    assert "Not the paper's experiment: other draws, trials." in notes
+
+
 def test_ranking_scores_stand_beside_the_paper_s():
     for name, kind in (("ood-bench/table-1", "diversity"), ("ood-bench/table-2", "correlation")):
         grid = scores_beside(Leaderboard.published(name), [name], "DIR")
@@ -183,6 +195,28 @@ def test_the_view_of_spread_has_nico_s_three_numbers():
 def test_the_view_of_variance_compares_the_chosen_epoch_with_the_best_one():
     # Chosen 60 and 80, best 70 and 90: a gap of 10; over the two records deviations of √50.
     assert shown(fixed_table(), "variance") == pytest.approx({"epoch": 50**0.5, "gap": 10})
+
+
+def test_what_test_labels_are_needed_for_is_marked_in_every_view():
+    """NICO++'s gap, and the rows of an oracle that sees K domains; the paper's too."""
+    whole = find("nico-table-4")
+    grid = compare(whole, whole.parts[-1], fixed_table())
+    (ours, theirs) = ([entry.text for entry in entries] for _, entries in grid.rows)
+    assert [text.endswith("†") for text in ours] == [False, False, True]  # epoch, seed and gap
+    assert [text.endswith("†") for text in theirs] == [False, False, True]
+    assert [row["oracle"] for row in grid.data] == [False, False, True]
+    leak = find("domainbed-v2-table-4")
+    table = make_tables(nico_block(), [SELECTIONS["training-domain-validation-pooled"]])[0]
+    for marked in (grid, compare(leak, leak.parts[1], table)):
+        assert sum(note.startswith("† Oracle: chosen with the test domain's labels.") for note in marked.notes) == 1
+
+
+@pytest.mark.parametrize(("view", "averages"), [("spread", {"Avg", "Ova", "Std"}), ("groups", {"All", "g"})])
+def test_a_row_that_lacks_jobs_has_no_number_over_several_domains_in_any_view(view, averages, monkeypatch):
+    monkeypatch.setattr("shiftbed.tables.spreads.card", lambda _: SimpleNamespace(clusters={"g": ["c", "d"]}))
+    table = replace(fixed_table(), missing=(MissingJob("ERM", ("c", "d"), 0, 1),)).whole_rows()
+    assert "Jobs are missing of ERM: no average." in table.notes()
+    assert not averages & set(shown(table, view)) and averages <= set(shown(fixed_table(), view))
 
 
 def nico_block():
@@ -244,6 +278,11 @@ def test_anyone_s_file_is_a_benchmark():
         ("name: mine", "name: [", "is not YAML"),
         ("version: 1", "version: 0", "wrong 'version'"),
         ("{recipe: quick}", "{recipe: quick, search: {draws: 0}}", "wrong 'search.draws'"),
+        ("{recipe: quick}", "", "wrong 'recipe'"),
+        ("{recipe: quick}", "quick", "every and each of its parts must be names with values"),
+        ("  - {datasets: [ColoredDigits, RotatedDigits], algorithms: [ERM]}", "  - PACS", "each of its parts must be"),
+        ("[ColoredDigits, RotatedDigits]", "ColoredDigits", "wrong 'datasets': it must be a list, as in [ColoredDi"),
+        ("kind: sweep", "kind: [sweep]", "must be one of sweep, shift, accuracy"),
     ],
 )
 def test_a_wrong_file_gets_one_sentence(old, new, words):
