@@ -20,6 +20,7 @@ from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.plan import parts as plan_parts
 from shiftbed.sweeps.pool import Progress
 from shiftbed.sweeps.records import outcomes
+from shiftbed.sweeps.stages import second_stage
 from shiftbed.sweeps.verbs import sweep
 from shiftbed.tables import Estimate, Grid, Leaderboard, Table, leaderboards
 from shiftbed.tables.table import Tested, reported_columns
@@ -253,7 +254,8 @@ def done_count(asked: Benchmark, out: str | Path, precision: Precision | None = 
     if not ended:
         return 0
     precision = precision or default_precision(find_runtimes(device)[0])
-    ids = {job.id for part in _sweep_parts(asked) for job in plan(request_of(part, precision))}
+    requests = [request_of(part, precision) for part in _sweep_parts(asked)]
+    ids = {job.id for request in requests for job in (*plan(request), *second_stage(request, store))}
     return len(ids & ended.keys())
 
 

@@ -256,7 +256,7 @@ def leaderboards(tables: Sequence[Table]) -> list[Leaderboard]:
     """The leaderboards of a sweep: one for each selection and recipe with tables of several datasets."""
     groups: dict[tuple[str, str, str], list[Table]] = defaultdict(list)
     for table in (one for one in tables if not one.is_reference):
-        groups[table.selection.name, table.about["recipe"]["name"], table.by_hand + table.told_apart].append(table)
+        groups[table.selection.name, table.about["recipe"]["name"], table.by_hand].append(table)
     found = []
     for (_, recipe, by_hand), members in groups.items():
         datasets = {table.dataset for table in members}

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from shiftbed.benchmarks import benchmark, find, narrowed, request_of
+from shiftbed.benchmarks import benchmark, done_count, find, job_count, narrowed, request_of
+from shiftbed.benchmarks.spec import parse
 from shiftbed.sweeps.plan import plan
+from shiftbed.sweeps.stages import second_stage
+from shiftbed.training.store import LocalStore
 from tests.made_records import made_folder
 
 COLOURED = "ColoredMNIST-OoD-Bench"
@@ -42,3 +45,16 @@ def test_a_domain_that_the_paper_tests_and_the_folder_lacks_leaves_no_average(tm
     assert rows["+90%"]["ours"] == pytest.approx(81) and rows["+90%"]["difference"] is not None
     assert rows["-90%"]["ours"] is None and rows["Avg"]["ours"] is None  # not 76 beside the paper's 58.5
     assert rows["Avg"]["published"] == 58.5
+
+
+def test_the_winners_of_a_search_count_as_done_once_they_were_trained_again(tmp_path):
+    mine = parse(
+        "{name: mine, version: 1, kind: sweep, summary: Mine, parts: [{dataset: ColoredDigits, recipe: quick, "
+        'algorithms: [ERM], test: ["-90%"], search: {design: search-once, draws: 2, trials: 3}}]}',
+        "mine.yaml",
+    )
+    request = request_of(mine.parts[0], "float32")
+    made_folder(tmp_path, plan(request), accuracy, design="search-once")
+    assert done_count(mine, tmp_path, "float32") == 2
+    made_folder(tmp_path, second_stage(request, LocalStore(tmp_path)), accuracy, design="search-once")
+    assert done_count(mine, tmp_path, "float32") == job_count(mine.parts[0]) == 2 + 2
