@@ -79,6 +79,12 @@ def test_intervals_shrink_with_the_noise_of_the_units():
     assert spearman_interval([np.ones((6, 4))], firm) is None
 
 
+def test_a_correlation_of_two_or_three_algorithms_has_no_interval():
+    """Of two it is 1 or -1 in every resample that has both: an interval of no width would be said."""
+    assert [spearman_interval([np.arange(n)[:, None]], [np.arange(n)[:, None]]) for n in (2, 3)] == [None, None]
+    assert spearman_interval([np.arange(4.0)[:, None]], [np.array([[0.0], [2], [1], [3]])]) is not None
+
+
 def test_spearman_needs_an_order():
     assert spearman({"a": 1, "b": 2}, {"a": 3, "b": 3}) is None
     assert spearman({"a": 1}, {"a": 3}) is None

@@ -13,6 +13,7 @@ StandardError = Literal["sample", "population"]
 EXACT_PAIRS = 12  # all 2^12 signs are tried
 DRAWN_SIGNS = 10_000  # where there are more pairs
 RESAMPLES = 2000
+FEWEST = 4  # algorithms that are resampled for the interval of a rank correlation
 DIVISORS: dict[StandardError, str] = {"sample": "", "population": " (population's, as DomainBed prints it)"}
 
 
@@ -146,11 +147,14 @@ def spearman_interval(
         seed: Draws the resamples.
 
     Returns:
-        The interval, or None where the correlation is not defined in at least half of the resamples.
+        The interval, or None where the correlation is not defined in at least half of the resamples, or where fewer
+        than four algorithms would be resampled: of two the correlation is always the same, and would seem certain.
     """
     random = np.random.default_rng(seed)
     if all(any(units.shape[1] > 1 for units in board) for board in (first, second)):
         drawn = [np.mean([_resampled(units, random) for units in board], axis=0) for board in (first, second)]
+    elif len(first[0]) < FEWEST:
+        return None
     else:
         picks = random.integers(len(first[0]), size=(RESAMPLES, len(first[0])))
         drawn = [np.mean([units.mean(axis=1) for units in board], axis=0)[picks] for board in (first, second)]
