@@ -493,7 +493,7 @@ def test_leaks_and_incomplete_algorithms_are_marked():
     assert "Registered without" not in as_text(table_of(jobs))
 
 
-def command_of(*changes, own="", dataset="ColoredDigits"):
+def command_of(*changes, own="", dataset="ColoredDigits", algorithm="IRM"):
     """The command that runs a missing job of a setting with such changes of its description."""
     how = recipe("quick", "ColoredDigits", steps=20).model_dump()
     about = {"dataset": dataset, "recipe": how, "overrides": {}, "task": {"kind": "leave-out", "test": ["-90%"]}}
@@ -502,7 +502,7 @@ def command_of(*changes, own="", dataset="ColoredDigits"):
         for name in path[:-1]:
             place = place[name]
         place[path[-1]] = value
-    jobs = [MissingJob("IRM", ("-90%",), 0, 1, own), MissingJob("ERM", ("-90%",), 0, 1)]
+    jobs = [MissingJob(algorithm, ("-90%",), 0, 1, own), MissingJob("ERM", ("-90%",), 0, 1)]
     return sweep_command(about, jobs, "DIR", DESIGNS["redraw"], "oracle")
 
 
@@ -516,6 +516,7 @@ def test_the_command_for_missing_jobs_says_all_that_was_set_by_hand():
 def test_there_is_no_command_where_the_sweep_has_no_words_for_it():
     assert command_of((["recipe", "network"], "resnet18")) is None
     assert command_of((["overrides", "irm_lambda"], 1.0), own='{"irm_lambda":5.0}') is None
+    assert command_of(algorithm="OfMyOwnFile") is None, "without --code nobody knows it"
 
 
 def test_a_comparison_with_erm_has_its_p_value_and_n():

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from shiftbed.algorithms import ALGORITHMS
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.designs import REDRAW, Design
@@ -76,6 +77,8 @@ def sweep_command(
     how = about["recipe"]
     by_hand = _set_by_hand(about, jobs)
     if protocol is None or design.name == "groups" or was_imported(about) or by_hand is None or _has_own_fields(about):
+        return None
+    if any(job.algorithm not in ALGORITHMS for job in jobs):  # a class of somebody's file, which --code must name
         return None
     words = ["shiftbed", "sweep", about["dataset"]]
     words.append(f"--algorithms={','.join(sorted({job.algorithm for job in jobs}))}")
