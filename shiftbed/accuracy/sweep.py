@@ -14,7 +14,7 @@ from shiftbed.accuracy.predict import cannot
 from shiftbed.accuracy.summary import DEFAULT, FittedPredictor, summarise
 from shiftbed.data import card
 from shiftbed.errors import DataError, StoreError
-from shiftbed.selection import JobRecords
+from shiftbed.selection import JobRecords, cross_validating
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.model import load
@@ -61,12 +61,14 @@ def predict_sweep(
     folder, chosen = Path(folder), METHODS[method or DEFAULT]
     jobs = models(folder)
     wanted = {(job.id, domain) for job in jobs for domain in job.description["test_domains"]}
+    fitted_on = {"images": images, "severities": list(severities)}
     rows = [
         row
         for row in predictions(folder)
         if (row["job"], row["domain"]) in wanted
         and row.get("asked") == chosen.name
         and row["level"] in (level, None)  # without labelled domains there is no level
+        and row.get("fitted_on") == fitted_on
         and row.get("revision") == REVISION
     ]
     done = {(row["job"], row["domain"]) for row in rows}
@@ -83,7 +85,9 @@ def predict_sweep(
             if chosen.missing(outputs):
                 raise cannot(chosen, outputs)
             fitted = FittedPredictor(outputs, ((extract(one), one.group) for one in labelled), level, True, why)
-            rows += [_row(job, domain, extract, fitted, chosen, level) for domain in job.description["test_domains"]]
+            tests = job.description["test_domains"]
+            made = [_row(job, domain, extract, fitted, chosen, level) for domain in tests]
+            rows += [{**row, "fitted_on": fitted_on, "revision": REVISION} for row in made]
             write_json(rows, folder / ACCURACY / PREDICTIONS)
     on_progress("predicting accuracies", len(jobs), len(jobs))
     return rows
@@ -99,14 +103,7 @@ def _row(
     made = summarise(outputs, fitted, method, level)
     who = {"dataset": about["dataset"], "domain": domain, "algorithm": about["algorithm"], "job": job.id}
     numbers = {name: getattr(made, name) for name in SHOWN}
-    return {
-        **who,
-        "method": made.method,
-        "asked": method.name,
-        **numbers,
-        "true": outputs.accuracy,
-        "revision": REVISION,
-    }
+    return {**who, "method": made.method, "asked": method.name, **numbers, "true": outputs.accuracy}
 
 
 def _folder(folder: Path, job: JobRecords) -> Path:
@@ -116,11 +113,15 @@ def _folder(folder: Path, job: JobRecords) -> Path:
 def models(folder: Path) -> list[JobRecords]:
     """Of every algorithm and task the job whose model is asked, those of a task one after the other.
 
+    Jobs that are there for domain cross-validation alone are not asked: they stand in no table.
+
     Raises:
         StoreError: No finished job kept its weights, or the sweep is sealed.
     """
     refuse_sealed(folder)  # the truth stands beside every prediction
-    ended = [job for job in finished_jobs(LocalStore(folder)) if job.status == "done" and job.rows]
+    finished = list(finished_jobs(LocalStore(folder)))
+    beside = cross_validating(finished)
+    ended = [job for job in finished if job.status == "done" and job.rows and job.id not in beside]
     jobs = [job for job in ended if (folder / JobFiles(job.id).weights).exists()]
     if not jobs:
         raise StoreError(

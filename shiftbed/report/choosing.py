@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,16 @@ from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut
 from shiftbed.registry import whole_names
-from shiftbed.selection import SELECTIONS, Choice, JobRecords, Selection, tasks_of
+from shiftbed.selection import (
+    SELECTIONS,
+    Choice,
+    Companions,
+    JobRecords,
+    Selection,
+    TaskRecords,
+    cross_validating,
+    tasks_of,
+)
 from shiftbed.sweeps.blind import is_sealed, refuse_sealed
 from shiftbed.sweeps.records import finished_jobs, no_finished_job
 from shiftbed.tables.table import ORACLE_MARK
@@ -213,19 +223,22 @@ class Candidates:
         folder: The sweep's folder.
         rule: The rule.
         jobs: The jobs, by id.
-        choices: What the rule picks, for each setting, algorithm, test and trial.
+        companions: All tasks of the sweep, for rules that read more than the jobs that compete.
     """
 
     folder: str | Path
     rule: Selection
     jobs: dict[str, JobRecords]
-    choices: list[Choice]
+    companions: Companions
 
     @classmethod
     def of(
         cls, folder: str | Path, selection: str, algorithm: str | None = None, test: Sequence[str] = ()
     ) -> "Candidates":
         """Those of one algorithm, if it is named, that test some domains at least.
+
+        Jobs that test two domains, each tested alone by others, are there for domain cross-validation: they learned
+        from one domain less, and compete, as in tables, with none. Whoever names both domains asks for them.
 
         Raises:
             StoreError: No finished job competes; or the rule reads test numbers, and the sweep is sealed.
@@ -237,27 +250,47 @@ class Candidates:
         if not finished:
             raise no_finished_job(folder)
         test = whole_names(test, {name for job in finished for name in job.description["test_domains"]})
+        beside = cross_validating(finished)
         jobs = [
             job
             for job in finished
-            if algorithm in (None, job.description["algorithm"]) and set(test) <= set(job.description["test_domains"])
+            if algorithm in (None, job.description["algorithm"])
+            and set(test) <= set(job.description["test_domains"])
+            and (len(test) > 1 or job.id not in beside)
         ]
         if (algorithm is not None or test) and not jobs:
             wanted = ([f"is of {algorithm}"] if algorithm else []) + ([f"tests {' and '.join(test)}"] if test else [])
             raise StoreError(
                 f"No finished job in {folder} {' and '.join(wanted)}; `shiftbed status {folder}` shows those there are."
             )
-        choices = [rule.choose(list(group)) for _, group in groupby(sorted(jobs, key=_cell), _cell)]
-        found = [choice for choice in choices if choice is not None]
-        if not found and (lacking := _lacking(rule, jobs)):
+        companions = Companions(tasks_of(finished, rule.metrics | {"accuracy"}))
+        found = cls(folder, rule, {job.id: job for job in jobs}, companions)
+        if not found.choices and (lacking := found._lacking()):
             raise StoreError(
                 f"{selection} reads {', '.join(lacking)}, which no job in {folder} recorded; choose by another rule."
             )
-        if not found:
+        if not found.choices:
             raise StoreError(
                 f"No finished job in {folder} competes under {selection}; `shiftbed status {folder}` shows them."
             )
-        return cls(folder, rule, {job.id: job for job in jobs}, found)
+        return found
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """What the rule picks, for each setting, algorithm, test and trial."""
+        found = [self._choose(list(group)) for _, group in groupby(sorted(self.jobs.values(), key=_cell), _cell)]
+        return [choice for choice in found if choice is not None]
+
+    def _choose(self, jobs: Sequence[JobRecords]) -> Choice | None:
+        """What the rule picks of some jobs of one test."""
+        task = TaskRecords.of(jobs, self.rule.metrics | {"accuracy"})
+        return next(iter(self.rule.choices(task, self.companions).values()), None)
+
+    def _lacking(self) -> list[str]:
+        """The columns that the rule reads and no job with records has: lean jobs have those that they were for."""
+        tasks = tasks_of([job for job in self.jobs.values() if job.rows], self.rule.metrics)
+        each = [set(self.rule.lacking(task, self.companions)) for task in tasks]
+        return sorted(map(str, set.intersection(*each))) if each else []
 
     @property
     def best(self) -> Choice:
@@ -277,7 +310,7 @@ class Candidates:
         for job in own:
             by_values[job.description["trial"], canonical(job.description["hparams"])].append(job)
         tried = [
-            [choice for choice in map(self.rule.choose, ([job] for job in jobs)) if choice is not None]
+            [choice for choice in (self._choose([job]) for job in jobs) if choice is not None]
             for jobs in by_values.values()
         ]
         whole = [choices for choices in tried if len(choices) == len(tests)]
@@ -302,12 +335,6 @@ class Candidates:
 def _facts(rule: Selection, choice: Choice, weights: Path) -> dict[str, Any]:
     how = {"selection": rule.name, "oracle": rule.oracle, "step": choice.step, "score": choice.score}
     return {**how, "weights": str(weights)}
-
-
-def _lacking(rule: Selection, jobs: Sequence[JobRecords]) -> list[str]:
-    """The columns that a rule reads and no job with records has: lean ones have those of the rules they were for."""
-    each = [set(rule.lacking(task)) for task in tasks_of([job for job in jobs if job.rows], rule.metrics)]
-    return sorted(map(str, set.intersection(*each))) if each else []
 
 
 def _cell(job: JobRecords) -> tuple[Any, ...]:

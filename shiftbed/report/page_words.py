@@ -68,6 +68,8 @@ def verdict(table: Table) -> Verdict:
     better = tuple(name for name, test in tests.items() if test.difference > 0 and test.p * len(tests) <= SURE)
     if leader == BASELINE:
         return Verdict(table, leader, better, f"{first}; nothing is better than plain {BASELINE}.", enough)
+    if leader not in tests:
+        return Verdict(table, leader, better, f"{first}; it shares no trial with {BASELINE} to be compared in.", enough)
     test, compared = tests[leader], count(len(tests), "comparison")
     if leader in better:
         chance = "more than chance would give"

@@ -1,6 +1,6 @@
 """Model selection: pure rules that pick a job and a step from records."""
 
-from shiftbed.selection.evidence import Companions, Evidence
+from shiftbed.selection.evidence import Companions, Evidence, cross_validating
 from shiftbed.selection.records import Cell, Column, JobRecords, TaskRecords, Variant, tasks_of
 from shiftbed.selection.rules import SELECTIONS, Choice, Selection, own_rule
 
@@ -15,6 +15,7 @@ __all__ = [
     "Selection",
     "TaskRecords",
     "Variant",
+    "cross_validating",
     "own_rule",
     "tasks_of",
 ]

@@ -1,7 +1,7 @@
 """What a selection rule is shown: the records of one task, restricted to the columns the rule declared."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import digest
 from shiftbed.protocols import LeaveOut
-from shiftbed.selection.records import NO_STEP, Cell, Column, TaskRecords, over_domains
+from shiftbed.selection.records import NO_STEP, Cell, Column, JobRecords, TaskRecords, over_domains, tasks_of
 
 PAIR = "pair"  # a domain that is tested together with this one, by a job that is otherwise the same
 ELSEWHERE = "elsewhere"  # a task of another dataset
@@ -95,6 +95,13 @@ def _validation_by_setting(tasks: Sequence[TaskRecords]) -> dict[tuple[str, int,
 
 def _leaves_out(task: TaskRecords) -> bool:
     return task.abouts[0]["task"]["kind"] == LeaveOut.kind
+
+
+def cross_validating(jobs: Iterable[JobRecords]) -> set[str]:
+    """The ids of jobs that test two domains which others test alone: they are there for domain cross-validation."""
+    tasks = tasks_of(jobs, ())
+    companions = Companions(tasks)
+    return {about["id"] for task in tasks if companions.is_pair_of_singles(task) for about in task.abouts}
 
 
 def _question(task: TaskRecords) -> str:

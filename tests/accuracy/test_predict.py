@@ -18,14 +18,17 @@ from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.nearness import Surroundings
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.predict import predict_accuracy
-from shiftbed.accuracy.sweep import summary
+from shiftbed.accuracy.sweep import models, summary
 from shiftbed.accuracy.unsure import least_sure
 from shiftbed.cli import app
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError, ShiftbedError
+from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.model import load
+from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore
+from tests.sweeps.finished import finish
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +157,21 @@ def test_the_models_of_a_sweep_are_predicted_beside_the_truth_and_once(run, few_
     written = (folder / "accuracy" / "predictions.json").stat().st_mtime_ns
     assert shiftbed.predict_sweep(folder) == [row]
     assert (folder / "accuracy" / "predictions.json").stat().st_mtime_ns == written
+    (fewer,) = shiftbed.predict_sweep(folder, images=60)
+    assert fewer != row, "fitted on other images, it is another prediction"
     wrong = CliRunner().invoke(app, ["predict", str(folder), "--fit", "RotatedDigits"])
     assert "--fit goes with --on" in str(wrong.exception)
+
+
+def test_models_for_domain_cross_validation_alone_are_not_asked(tmp_path):
+    """They learned from one domain less than those of the tables, on which they would be taken for these."""
+    rules = ("training-domain-validation", "domain-cross-validation")
+    jobs = plan(Request("ColoredDigits", "ERM", selections=rules, fields={"steps": 2}))
+    for job in jobs:
+        finish(LocalStore(tmp_path), job)
+        LocalStore(tmp_path).put_atomic(JobFiles(job.id).weights, b"weights")
+    assert {len(job.task.test_domains) for job in jobs} == {1, 2}
+    assert [job.description["test_domains"] for job in models(tmp_path)] == [["+80%"], ["+90%"], ["-90%"]]
 
 
 def test_a_sweep_that_kept_no_weights_says_how_to_keep_them(tmp_path):

@@ -102,3 +102,19 @@ def test_an_algorithm_that_was_named_is_not_said_to_be_the_best(tmp_path):
     assert "Of the algorithm that scores best over all test domains, it is the one with the best score." in chosen
     named = best(tmp_path / "s", tmp_path / "two", algorithm="IRM").words
     assert "Of IRM, which was named, it is the one with the best score." in named and "scores best" not in named
+
+
+def test_jobs_for_domain_cross_validation_serve_it_and_compete_with_none(tmp_path):
+    """They learned from one domain less, and what they say of their two test domains is not what is reported."""
+    store, fields = made_sweep(tmp_path / "sweep"), {"steps": 4, "evaluate_every": 2}
+    both = ("training-domain-validation", "domain-cross-validation")
+    for job in plan(Request("ColoredDigits", ["ERM", "IRM"], draws=2, fields=fields, selections=both)):
+        if len(job.task.test_domains) == 2:
+            finish(store, job, validation=0.99, test=0.4 if (job.algorithm, job.draw) == ("IRM", 1) else 0.01)
+    assert best(tmp_path / "sweep", tmp_path / "one").job.description["test_domains"] in [[name] for name in DOMAINS]
+    everywhere = best_everywhere(tmp_path / "sweep", tmp_path / "model")
+    assert (everywhere.job.algorithm, everywhere.job.draw, everywhere.elsewhere) == ("ERM", 1, TESTED)
+    left_out_too = best(tmp_path / "sweep", tmp_path / "two", selection="domain-cross-validation")
+    assert (left_out_too.job.description["algorithm"], left_out_too.choice.draw) == ("IRM", 1)
+    asked_for = best(tmp_path / "sweep", tmp_path / "three", test=["+90%", "+80%"])
+    assert asked_for.job.description["test_domains"] == ["+90%", "+80%"]

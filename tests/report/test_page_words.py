@@ -66,6 +66,18 @@ def test_whoever_is_better_is_named_though_another_leads():
     assert headline([found]) == "CORAL is better than ERM by more than chance."
 
 
+def test_a_leader_without_a_trial_in_common_with_erm_is_not_compared():
+    """As where all draws of the one diverged in one trial, and those of the other in the other."""
+    jobs = [
+        made_job(0, [(10, {"a/out": 0.5, "b/out": 0.5, "c/in": level})], algorithm=name, trial=trial)
+        for name, level, trial in (("ERM", 0.5, 0), ("CORAL", 0.6, 1))
+    ]
+    (table,) = make_tables(jobs, RULE)
+    found = verdict(table)
+    assert found.leader == "CORAL" and "shares no trial with ERM" in found.sentence
+    assert headline([found]) == "There are too few trials to tell any algorithm from ERM."
+
+
 def test_the_leader_is_named_with_its_number_and_doubt():
     # 60, 61, …, 65: mean 62.5, standard error sqrt(3.5 / 6) = 0.76
     assert "Toy: CORAL is first with 62.5 ± 0.8 % (n = 6)" in verdict(table_of({"ERM": 0.5, "CORAL": 0.6})).sentence
