@@ -5,14 +5,14 @@ where there is no shift.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
 from shiftbed.errors import DataError
 from shiftbed.shift.estimates import ShiftEstimate
-from shiftbed.shift.measures import GROUPS, Settings, doubt, estimate, measure, share_error
+from shiftbed.shift.measures import ONE_GROUP, Settings, doubt, error_of_means, estimate, measure, one_by_one
 from shiftbed.shift.samples import Sample, comparable
 
 PERMUTATIONS = 100
@@ -52,10 +52,15 @@ def _matched(costs: np.ndarray) -> float:
 @measure("emd", "earth mover's distance: how far examples move from one domain to the other")
 def _emd(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
     count = min(len(p), len(q), settings.most)
-    pool = np.concatenate([one.at_most(count, settings.seed).vectors for one in (p, q)])
+    p, q = (one.at_most(count, settings.seed) for one in (p, q))
+    pool = np.concatenate([p.vectors, q.vectors])
     costs = distances(pool, pool, settings.device)
-    value, error, null = doubt(lambda one, other: _matched(costs[np.ix_(one, other)]), count, count, settings.seed)
-    return [estimate("emd", value, error, count, no_shift=null)]
+
+    def distance(one: np.ndarray, other: np.ndarray) -> float:
+        equal = min(len(one), len(other))  # whole groups are left out or change sides
+        return _matched(costs[np.ix_(one[:equal], other[:equal])])
+
+    return [_with_doubt("emd", doubt(one_by_one(distance), p, q, settings.seed), count)]
 
 
 # --- maximum mean discrepancy ----------------------------------------------------------------------------------------
@@ -84,14 +89,12 @@ def squared_mmd(x: np.ndarray, y: np.ndarray, width: float | None = None, biased
     """
     pool = np.concatenate([x, y])
     kernel = gaussian_kernel(pool, pool, median_distance(x, y) if width is None else width)
-    return float(_mmd_of_kernel(kernel, (np.arange(len(pool)) < len(x))[:, None], biased=biased)[0])
+    first = (np.arange(len(pool)) < len(x))[:, None]
+    return float(_mmd_of_kernel(kernel, first, np.ones_like(first), biased)[0])
 
 
-def _mmd_of_kernel(
-    kernel: np.ndarray, first: np.ndarray, kept: np.ndarray | None = None, biased: bool = False
-) -> np.ndarray:
+def _mmd_of_kernel(kernel: np.ndarray, first: np.ndarray, kept: np.ndarray, biased: bool = False) -> np.ndarray:
     """The squared discrepancy for each column of N×r: which examples are of the first sample, and which are kept."""
-    kept = np.ones_like(first) if kept is None else kept
     one, other = (first & kept).astype(float), (~first & kept).astype(float)
     products = kernel @ np.concatenate([one, other], axis=1)
     of_one, of_other = products[:, : one.shape[1]], products[:, one.shape[1] :]
@@ -105,18 +108,11 @@ def _mmd_of_kernel(
 
 @measure("mmd", "squared maximum mean discrepancy, unbiased, Gaussian kernel of median width", highest=2.0)
 def _mmd(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
-    x, y = (one.at_most(settings.most, settings.seed).vectors for one in (p, q))
-    pool = np.concatenate([x, y])
-    kernel = gaussian_kernel(pool, pool, median_distance(x, y), settings.device)
-    first = np.arange(len(pool)) < len(x)
-    group = np.concatenate([np.arange(len(one)) * GROUPS // len(one) for one in (x, y)])
-    left_out = _mmd_of_kernel(kernel, np.tile(first[:, None], GROUPS), group[:, None] != np.arange(GROUPS))
-    error = float(np.sqrt((GROUPS - 1) * np.var(left_out)))
-    random = np.random.default_rng(settings.seed)
-    mixed = np.stack([random.permutation(first) for _ in range(PERMUTATIONS)], axis=1)
-    null = float(_mmd_of_kernel(kernel, mixed).mean())
-    value = float(_mmd_of_kernel(kernel, first[:, None])[0])
-    return [estimate("mmd", value, error, min(len(x), len(y)), highest=2.0, no_shift=null)]
+    p, q = (one.at_most(settings.most, settings.seed) for one in (p, q))
+    pool = np.concatenate([p.vectors, q.vectors])
+    kernel = gaussian_kernel(pool, pool, median_distance(p.vectors, q.vectors), settings.device)
+    found = doubt(partial(_mmd_of_kernel, kernel), p, q, settings.seed, PERMUTATIONS)
+    return [_with_doubt("mmd", found, min(len(p), len(q)), highest=2.0)]
 
 
 # --- non-i.i.d. index ------------------------------------------------------------------------------------------------
@@ -157,40 +153,46 @@ def _ni(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
     def index(one: np.ndarray, other: np.ndarray) -> float:
         return non_iid_index(pool[one], labels[one], pool[other], labels[other])
 
-    value, error, null = doubt(index, len(p), len(q), settings.seed)
+    found = doubt(one_by_one(index), p, q, settings.seed)
     corrected = non_iid_index(p.vectors, p.labels, q.vectors, q.labels, corrected=True)
-    count = min(len(p), len(q))
-    return [estimate("ni", value, error, count, no_shift=null, notes=notes, corrected=corrected)]
+    return [_with_doubt("ni", found, min(len(p), len(q)), notes=notes, corrected=corrected)]
 
 
 # --- proxy A-distance ------------------------------------------------------------------------------------------------
 
 
-def told_apart(p: Sample, q: Sample, seed: int = 0) -> np.ndarray:
-    """Whether a linear classifier knows which side a held-out example is from; it learns from the other half.
+def told_apart(p: Sample, q: Sample, seed: int = 0) -> tuple[tuple[np.ndarray, Sample], tuple[np.ndarray, Sample]]:
+    """Whether a linear classifier knows which side held-out examples are from; it learns from the other half.
 
-    Both sides count alike: of the larger one, as many examples are drawn as the smaller one has. There is one division
-    and not several in turn, for under these the mistakes at no shift are more than half.
+    Both sides count alike: of the larger one, as many examples are drawn as the smaller one has, and where groups,
+    which are held out whole, leave more of one side to learn from, the classifier is not told of that. There is one
+    division and not several in turn, for under these the mistakes at no shift are more than half.
+
+    Returns:
+        Of either side, which of its held-out examples are given to it, and these.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     halves = [one.at_most(min(len(p), len(q)), seed).split(0.5, seed) for one in (p, q)]
-    (learned, of_learned), (held_out, of_held_out) = (
-        (np.concatenate([one.vectors for one in part]), np.repeat([0, 1], [len(one) for one in part]))
-        for part in zip(*halves, strict=True)
+    learned = np.concatenate([one.vectors for one, _ in halves])
+    linear = LogisticRegression(C=0.1, max_iter=200, class_weight="balanced")
+    classifier = make_pipeline(StandardScaler(), linear).fit(
+        learned, np.repeat([0, 1], [len(one) for one, _ in halves])
     )
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200)).fit(learned, of_learned)
-    return classifier.predict(held_out) == of_held_out
+    of_p, of_q = ((classifier.predict(held.vectors) == side, held) for side, (_, held) in enumerate(halves))
+    return of_p, of_q
 
 
 @measure("a-distance", "proxy A-distance 2(1 − 2 error) of a linear domain classifier, held out", highest=2.0)
 def _a_distance(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
     p, q = (one.at_most(2 * settings.most, settings.seed) for one in (p, q))
-    right = told_apart(p, q, settings.seed)
-    accuracy, error = float(right.mean()), share_error(float(right.mean()), len(right))
-    return [estimate("a-distance", 2 * (2 * accuracy - 1), 4 * error, len(right) // 2, highest=2.0, accuracy=accuracy)]
+    (right_p, held_p), (right_q, held_q) = told_apart(p, q, settings.seed)
+    accuracy = float((right_p.mean() + right_q.mean()) / 2)
+    error = 2 * error_of_means([right_p, right_q], [held_p.groups, held_q.groups])
+    count = min(len(held_p), len(held_q))
+    return [estimate("a-distance", 2 * (2 * accuracy - 1), error, count, highest=2.0, accuracy=accuracy)]
 
 
 # --- Fréchet distance ------------------------------------------------------------------------------------------------
@@ -271,5 +273,12 @@ def _frechet(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
     def distance(one: np.ndarray, other: np.ndarray) -> float:
         return frechet_distance_of_samples(pool[one], pool[other], settings.device)
 
-    value, error, null = doubt(distance, len(p), len(q), settings.seed)
-    return [estimate("frechet", value, error, min(len(p), len(q)), no_shift=null)]
+    return [_with_doubt("frechet", doubt(one_by_one(distance), p, q, settings.seed), min(len(p), len(q)))]
+
+
+def _with_doubt(
+    name: str, found: tuple[float, float | None, float], count: int, notes: tuple[str, ...] = (), **more: float
+) -> ShiftEstimate:
+    value, error, no_shift = found
+    notes = (*notes, ONE_GROUP) if error is None else notes
+    return estimate(name, value, error, count, no_shift=no_shift, notes=notes, **more)

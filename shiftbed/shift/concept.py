@@ -1,7 +1,6 @@
 """Covariate and concept shift of NICO++: how far inputs can be told apart, and labelling functions disagree."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -12,7 +11,7 @@ from torch import nn
 from shiftbed.errors import DataError
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.fitting import Labeller, Scale, ever_slower, in_batches, learn_labels, make_network, train
-from shiftbed.shift.measures import Settings, estimate, measure, share_error
+from shiftbed.shift.measures import Settings, error_of_means, estimate, measure
 from shiftbed.shift.samples import Sample, comparable
 
 HELD_OUT = 0.5  # of each side, for the discrepancy
@@ -101,11 +100,11 @@ def discrepancy(p: Sample, q: Sample, settings: Settings) -> Discrepancy:
     """
     parts = [one.split(1 - HELD_OUT, settings.seed) for one in (p, q)]
     scale = Scale.of(np.concatenate([fit.inputs for fit, _ in parts]))
-    (fit_p, held_p), (fit_q, held_q) = ([scale(part.inputs, settings.device) for part in both] for both in parts)
-    ways = (((fit_p, fit_q), (held_p, held_q)), ((fit_q, fit_p), (held_q, held_p)))
+    fit, held = ([scale(part.inputs, settings.device) for part in of_sides] for of_sides in zip(*parts, strict=True))
+    groups = [part.groups for _, part in parts]
     for attempt in ever_slower(settings):
         found = max(
-            (_trained(fit, held, attempt) for fit, held in ways),
+            (_trained(fit[::way], held[::way], groups[::way], attempt) for way in (1, -1)),
             key=lambda one: np.nan_to_num(one.soft_on_training, nan=-1.0),
         )
         if not found.failed:
@@ -114,14 +113,17 @@ def discrepancy(p: Sample, q: Sample, settings: Settings) -> Discrepancy:
 
 
 def _trained(
-    fit: tuple[torch.Tensor, torch.Tensor], held: tuple[torch.Tensor, torch.Tensor], settings: Settings
+    fit: Sequence[torch.Tensor],
+    held: Sequence[torch.Tensor],
+    groups: Sequence[np.ndarray | None],
+    settings: Settings,
 ) -> Discrepancy:
     """What two networks come to that are trained to differ more on the first of two samples than on the second."""
-    pair = train_apart(*fit, settings.outputs, settings, settings.seed)
-    shares = [float(in_batches(pair.disagree, x).mean()) for x in held]
+    pair = train_apart(fit[0], fit[1], settings.outputs, settings, settings.seed)
+    plus, minus = (in_batches(pair.disagree, x).double().cpu().numpy() for x in held)
     return Discrepancy(
-        shares[0] - shares[1],
-        math.hypot(*(share_error(share, len(x)) for share, x in zip(shares, held, strict=True))),
+        float(plus.mean() - minus.mean()),
+        error_of_means([plus, -minus], groups),
         _difference(pair, *held),
         _difference(pair, *fit),
         _difference(pair.disagree, *fit),
@@ -222,7 +224,8 @@ def disagreements(p: Sample, q: Sample, settings: Settings) -> tuple[Disagreemen
         x, labels = own.held_out.inputs, np.asarray(own.held_out.labels)
         here, there, again = own.labeller(x), other.labeller(x), own.twin(x)
         value, by_labels, floor = (float(np.mean(x)) for x in (here != there, there != labels, here != again))
-        found.append(Disagreement(value, by_labels, floor, share_error(value, len(labels)), len(labels), gain))
+        error = error_of_means([here != there], [own.held_out.groups])
+        found.append(Disagreement(value, by_labels, floor, error, len(labels), gain))
     return found[0], found[1]
 
 

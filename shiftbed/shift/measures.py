@@ -1,6 +1,6 @@
 """Measures of shift by name: what each is, what it needs, and how it comes by its doubt."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from shiftbed.shift.samples import Sample, refuse_incomparable
 GROUPS = 8
 NO_SHIFT = "no shift"  # among the details: what the estimator gives where there is none
 WIDTH = 1.96  # standard errors on each side of a 95 % interval
+ONE_GROUP = "the examples of a side are of too few groups to tell how much this varies"
 TOO_WIDE = 0.2  # an interval from which nothing follows, as a share of what a measure can be
 
 
@@ -135,35 +136,104 @@ def is_seen(one: ShiftEstimate) -> bool:
     return one.interval is not None and one.interval[0] > max(0.0, one.details.get(NO_SHIFT, 0.0))
 
 
-def share_error(share: float, count: int) -> float:
-    """The standard error of a share of n examples; all or none of them leave one in doubt."""
-    return float(np.sqrt(max(share * (1 - share), 1 / count) / count))
+def error_of_means(terms: Sequence[np.ndarray], groups: Sequence[np.ndarray | None]) -> float:
+    """The standard error of a sum of shares, each of the held-out examples of a side.
+
+    What is in one group varies together, if all sides have groups. Where all examples of a side agree, one of them is
+    still in doubt; if they have groups, one of these.
+
+    Args:
+        terms: Of each side, 1 where an example is counted; −1 of a share that is subtracted.
+        groups: Of each side.
+    """
+    pulls = np.concatenate([(of_side - of_side.mean()) / len(of_side) for of_side in terms])
+    units = [len(of_side) for of_side in terms]
+    known = [of_side for of_side in groups if of_side is not None]
+    if len(known) == len(groups):
+        pulls = np.bincount(np.unique(np.concatenate(known), return_inverse=True)[1], pulls)
+        units = [len(np.unique(of_side)) for of_side in known]
+    sides = zip(terms, units, strict=True)
+    in_doubt = sum(1 / count**2 for of_side, count in sides if count == 1 or (of_side == of_side[0]).all())
+    return float(np.sqrt(np.sum(pulls**2) + in_doubt))
 
 
-Statistic = Callable[[np.ndarray, np.ndarray], float]
-"""A number of two samples, given as their rows in the pool of both."""
+# --- doubt by leaving out and by mixing ------------------------------------------------------------------------------
 
 
-def doubt(statistic: Statistic, n: int, m: int, seed: int, times: int = 4) -> tuple[float, float, float]:
+Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Numbers of two samples, one for each column of N×r: which rows of the pool are of the first, and which are kept."""
+
+
+def doubt(statistic: Statistic, p: Sample, q: Sample, seed: int, times: int = 4) -> tuple[float, float | None, float]:
     """A statistic of two samples with its standard error, and what it gives where there is no shift.
 
-    The error is the jackknife's: how the value varies when one of a few groups of both samples is left out. No shift is
-    the mean over samples of the same sizes that are drawn from the pool without regard to the side.
+    The error is the jackknife's: how the value varies when one of a few parts of both samples is left out. No shift is
+    the mean over samples that are drawn from the pool without regard to the side. What is in one group is left out
+    together, and changes sides together: ten examples of one thing say no more of a domain than the thing does.
 
     Args:
         statistic: Computed of rows of the pool.
-        n: The first so many rows of the pool are of the one side.
-        m: The rest is of the other.
+        p: The one side, the first rows of the pool.
+        q: The other side, the rest.
         seed: Decides how the pool is mixed.
         times: How often.
 
     Returns:
-        The value, its standard error, the value at no shift.
+        The value, its standard error (None where the groups of a side are too few to tell), the value at no shift.
     """
-    first, second = np.arange(n), n + np.arange(m)
-    groups = [np.arange(count) * GROUPS // count for count in (n, m)]
-    left_out = [statistic(first[groups[0] != group], second[groups[1] != group]) for group in range(GROUPS)]
+    first = np.arange(len(p) + len(q)) < len(p)
+    groups = None
+    if p.groups is not None and q.groups is not None:
+        groups = np.unique(np.concatenate([p.groups, q.groups]), return_inverse=True)[1]
+    error = None
+    kept = _each_left_out(first, groups)
+    if all(np.sum(kept[of_side], 0).min() > 1 for of_side in (first, ~first)):
+        parts = kept.shape[1]
+        left_out = statistic(np.repeat(first[:, None], parts, 1), kept)
+        error = float(np.sqrt((parts - 1) * np.var(left_out)))
+    else:
+        groups = None
     random = np.random.default_rng(seed)
-    mixed = [np.split(random.permutation(n + m), [n]) for _ in range(times)]
-    null = np.mean([statistic(one, other) for one, other in mixed])
-    return statistic(first, second), float(np.sqrt((GROUPS - 1) * np.var(left_out))), float(null)
+    mixed = np.stack([_mixed(first, groups, random) for _ in range(times)], 1)
+    null = float(np.mean(statistic(mixed, np.ones_like(mixed))))
+    return float(statistic(first[:, None], np.ones_like(first[:, None]))[0]), error, null
+
+
+def one_by_one(statistic: Callable[[np.ndarray, np.ndarray], float]) -> Statistic:
+    """What `doubt` takes, of a function of the rows of two samples in the pool."""
+
+    def of_columns(first: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        return np.array(
+            [
+                statistic(np.flatnonzero(one & some), np.flatnonzero(~one & some))
+                for one, some in zip(first.T, kept.T, strict=True)
+            ]
+        )
+
+    return of_columns
+
+
+def _each_left_out(first: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
+    """Which rows of the pool are kept when each of a few parts is left out in turn, rows × parts."""
+    if groups is None:
+        part = np.concatenate([np.arange(count) * GROUPS // count for count in (first.sum(), (~first).sum())])
+    else:
+        of_p, of_q = (np.bincount(groups, of_side) > 0 for of_side in (first, ~first))
+        of_group = np.empty(len(of_p), int)
+        of_group[np.lexsort((of_p, of_q))] = np.arange(len(of_p)) % GROUPS  # those of one side go to several parts
+        part = of_group[groups]
+    return part[:, None] != np.unique(part)
+
+
+def _mixed(first: np.ndarray, groups: np.ndarray | None, random: np.random.Generator) -> np.ndarray:
+    """Which rows are of the first sample, sides exchanged: within groups that both have, of others by whole groups."""
+    if groups is None:
+        made = np.zeros(len(first), bool)
+        made[random.permutation(len(first))[: first.sum()]] = True
+        return made
+    made = np.empty(len(first), bool)
+    made[np.lexsort((random.random(len(first)), groups))] = first[np.argsort(groups, kind="stable")]
+    share = np.bincount(groups, first) / np.bincount(groups)
+    whole = (share == 0) | (share == 1)
+    share[whole] = random.permutation(share[whole])
+    return np.where(whole[groups], share[groups] == 1, made)

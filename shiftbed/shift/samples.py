@@ -75,18 +75,23 @@ class Sample:
         """Two parts, the first with this share of the examples; a group is whole in one of them.
 
         The same group falls into the same part of every sample, so that one of two domains which show the same things
-        never tells what is held out of the other.
+        never tells what is held out of the other. Only where all groups of a sample would fall into one part, the one
+        that is nearest to the other part goes there.
 
         Raises:
-            DataError: There are too few groups.
+            DataError: There is but one group.
         """
         if self.groups is None:
             mixed = self.shuffled(seed)
             return mixed[: round(share * len(self))], mixed[round(share * len(self)) :]
-        first = np.array([_digest(np.array([group, seed])) / 2**64 < share for group in self.groups])
-        if first.all() or not first.any():
+        names, of = np.unique(self.groups, return_inverse=True)
+        if len(names) < 2:
             raise self.too_few_groups()
-        return self[first], self[~first]
+        places = np.array([_digest(np.array([name, seed])) / 2**64 for name in names])
+        first = places < share
+        if first.all() or not first.any():
+            first[np.abs(places - share).argmin()] ^= True
+        return self[first[of]], self[~first[of]]
 
     def too_few_groups(self) -> DataError:
         """What to say where examples must be held out, and the groups that stay together leave none or take all."""

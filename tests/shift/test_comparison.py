@@ -18,7 +18,7 @@ from shiftbed.shift.comparison import (
     squared_mmd,
     told_apart,
 )
-from shiftbed.shift.measures import MEASURES, Settings, is_seen, take
+from shiftbed.shift.measures import MEASURES, ONE_GROUP, Settings, error_of_means, is_seen, take
 from shiftbed.shift.samples import Sample, sample
 
 FEW = Settings(most=300)
@@ -169,7 +169,8 @@ def test_domains_that_do_not_overlap_have_the_largest_a_distance():
 
 
 def test_at_no_shift_a_held_out_classifier_guesses():
-    accuracies = [told_apart(*(Sample("", normal(200, 30, seed=2 * i + k)) for k in (0, 1))).mean() for i in range(20)]
+    found = [told_apart(*(Sample("", normal(200, 30, seed=2 * i + k)) for k in (0, 1))) for i in range(20)]
+    accuracies = [right.mean() for both in found for right, _ in both]
     assert np.mean(accuracies) == pytest.approx(0.5, abs=3 * np.sqrt(0.25 / (20 * 200)))
 
 
@@ -181,7 +182,7 @@ def test_the_a_distance_of_two_gaussians_is_twice_their_total_variation():
 
 def test_the_larger_side_does_not_count_more():
     few, many = sample("few", normal(100, 3)), sample("many", normal(900, 3, seed=1))
-    assert len(told_apart(few, many)) == 100
+    assert [len(right) for right, _ in told_apart(few, many)] == [50, 50]
 
 
 # --- Fréchet distance
@@ -297,3 +298,74 @@ def test_an_unknown_measure_is_named_with_its_neighbours():
 def test_examples_of_different_shapes_are_refused():
     with pytest.raises(DataError, match="'p' are 5 and those of 'q' 4; bring them to one size"):
         take("mmd", pair(0.0)[0], sample("q", normal(30, 4)))
+
+
+# --- groups
+
+
+def of_things(name: str, first: int, random: np.random.Generator, shift: float = 0.0) -> Sample:
+    """Twenty examples of each of ten things, which differ from each other far more than their examples do."""
+    things = np.repeat(np.arange(10), 20)
+    centres = random.normal(size=(10, 3)) + shift
+    return sample(name, centres[things] + 0.2 * random.normal(size=(200, 3)), np.arange(200) % 2, first + things)
+
+
+@pytest.mark.parametrize("name", ["emd", "mmd", "ni", "frechet"])
+def test_examples_of_one_thing_say_no_more_of_a_domain_than_the_thing_does(name):
+    random = np.random.default_rng(0)
+    found = [take(name, of_things("p", 0, random), of_things("q", 100, random), FEW)[0] for _ in range(12)]
+    assert sum(map(is_seen, found)) <= 2, "other things of the same kind are no shift"
+    by_things, by_draws = np.mean([one.standard_error for one in found]), np.std([one.details["raw"] for one in found])
+    assert 0.5 < by_things / by_draws < 2.5
+    assert np.mean([one.details["raw"] - one.details["no shift"] for one in found]) < by_draws
+    (far,) = take(name, of_things("p", 0, random), of_things("q", 100, random, shift=4.0), FEW)
+    assert is_seen(far)
+
+
+@pytest.mark.parametrize("name", ["mmd", "ni", "frechet"])
+def test_the_same_things_on_both_sides_show_a_shift_that_other_things_would_hide(name):
+    random, labels = np.random.default_rng(0), np.arange(150) % 2
+    found = {}
+    for shift in (0.0, 0.3):
+        for repeat in range(6):
+            things = random.normal(size=(150, 3))
+            p, q = (things + 0.1 * random.normal(size=(150, 3)) + moved for moved in (0.0, shift))
+            sides = [sample(side, x, labels, np.arange(150)) for side, x in (("p", p), ("q", q))]
+            found[shift, repeat] = take(name, *sides, FEW)[0]
+    assert all(is_seen(one) for (shift, _), one in found.items() if shift)
+    assert sum(is_seen(one) for (shift, _), one in found.items() if not shift) <= 1
+
+
+@pytest.mark.parametrize("name", ["emd", "mmd", "ni", "frechet"])
+def test_one_thing_a_side_leaves_a_value_without_doubt(name):
+    random = np.random.default_rng(0)
+    p, q = (sample(side, random.normal(size=(40, 2)), np.arange(40) % 2, np.full(40, side)) for side in "pq")
+    (found,) = take(name, p, q, FEW)
+    assert found.standard_error is None and ONE_GROUP in found.notes and not is_seen(found)
+    assert found.value == take(name, *(sample(one.name, one.inputs, one.labels) for one in (p, q)), FEW)[0].value
+
+
+def test_the_a_distance_at_no_shift_is_zero_though_groups_leave_more_of_one_side():
+    random, values, errors = np.random.default_rng(0), [], []
+    for repeat in range(30):
+        # One thing has half of its side's examples, so that halves of things are no halves of examples.
+        sides = [sample(name, random.normal(size=(120, 4)), None, np.minimum(np.arange(120) // 15, 4) + first)
+                 for name, first in (("p", 0), ("q", 10))]  # fmt: skip
+        (found,) = take("a-distance", *sides, Settings(seed=repeat + 1000))
+        values.append(found.details["raw"])
+        errors.append(found.standard_error)
+    assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(30)
+
+
+def test_the_error_of_shares_by_hand():
+    right, none = np.array([1.0, 1, 0, 0]), [None, None]
+    assert error_of_means([right, -right], none) == pytest.approx(np.sqrt(2 * 0.25 / 4))
+    # Four copies of everything as groups: the error of the four.
+    copies, groups = np.repeat(right, 4), np.repeat(np.arange(4), 4)
+    assert error_of_means([copies], [groups]) == pytest.approx(error_of_means([right], [None]))
+    # What varies together on both sides leaves their difference.
+    assert error_of_means([right, -right], [np.arange(4), np.arange(4)]) == 0
+    # All alike: one example of 4, or one group of 2, is in doubt; of one group, everything.
+    assert error_of_means([np.ones(4)], [None]) == pytest.approx(0.25)
+    assert error_of_means([np.ones(4)], [np.array([0, 0, 1, 1])]) == pytest.approx(0.5)
+    assert error_of_means([right], [np.zeros(4)]) == pytest.approx(1.0)

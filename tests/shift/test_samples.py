@@ -40,6 +40,17 @@ def test_one_group_cannot_be_divided():
         sample("a", np.arange(30.0), groups=np.zeros(30, int)).split(0.5)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_two_groups_or_more_always_leave_some_on_either_side(share):
+    """By chance alone all of ten groups would miss a fifth one time in nine."""
+    for count in (2, 5, 10):
+        groups = np.repeat(np.arange(count), 12)
+        one, other = (sample(name, RANDOM.normal(size=(len(groups), 2)), groups=groups) for name in "ab")
+        for seed in range(40):
+            parts = [set(part.groups) for domain in (one, other) for part in domain.split(share, seed)]
+            assert parts[0] and parts[1] and not parts[0] & parts[1] and parts[:2] == parts[2:]
+
+
 def test_no_more_than_asked_are_drawn():
     whole = sample("a", np.arange(100.0))
     assert len(whole.at_most(30)) == 30 and whole.at_most(200) is whole
