@@ -61,16 +61,14 @@ class Extractor:
 
     Args:
         model: A loaded model, or a function from images to logits, or to logits and features.
-        store: Where outputs are kept; None keeps nothing.
-        model_id: The model's id; without one nothing is kept. A loaded model has one: its job and step.
+        store: Where outputs are kept, under the job and step of a loaded model; None keeps nothing.
     """
 
-    def __init__(self, model: AnyModel, store: Store | None = None, model_id: str | None = None) -> None:
+    def __init__(self, model: AnyModel, store: Store | None = None) -> None:
         self._model = model
-        if model_id is None and isinstance(model, Model) and "job" in model.about:
-            model_id = f"{model.about['job']}-{model.about['step']}"
-        self._store = store if model_id is not None else None
-        self._model_id = model_id
+        about = model.about if isinstance(model, Model) else {}
+        self._store = store if "job" in about else None
+        self._model_id = f"{about.get('job')}-{about.get('step')}"
         self.computed = 0
 
     def __call__(self, domain: DomainImages) -> Outputs:

@@ -12,6 +12,8 @@ from shiftbed.accuracy.studies import POINTS, Row, Scores
 from shiftbed.data.images import decode_image
 from shiftbed.drawing import COLOURS, blank, look, save
 
+COLUMNS = 4  # panels beside each other
+
 
 @contextmanager
 def _figure(path: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (5.0, 4.0)) -> Iterator[Any]:
@@ -22,13 +24,13 @@ def _figure(path: Path, rows: int = 1, columns: int = 1, size: tuple[float, floa
     save(figure, path)
 
 
-def scatter(scores: Scores, path: Path, classifier: str, columns: int = 4) -> Path:
+def scatter(scores: Scores, path: Path, classifier: str) -> Path:
     """Accuracy against the score of every method, for one classifier, with the line and Spearman's correlation."""
     row = scores.classifiers.index(classifier)
     names = list(scores.values)
     accuracies = POINTS * scores.accuracies[row]
     groups = list(dict.fromkeys(scores.groups.tolist()))
-    with _figure(path, -(-len(names) // columns), columns, (3.0, 2.6)) as axes:
+    with _figure(path, -(-len(names) // COLUMNS), COLUMNS, (3.0, 2.6)) as axes:
         for axis in axes.flat[len(names) :]:
             axis.set_axis_off()
         for axis, name in zip(axes.flat, names, strict=False):
@@ -47,9 +49,9 @@ def scatter(scores: Scores, path: Path, classifier: str, columns: int = 4) -> Pa
     return path
 
 
-def errors_by_accuracy(scores: Scores, path: Path, method: str, by_group: bool = True) -> Path:
-    """The absolute error of one method against accuracy: one point a classifier and domain."""
-    errors = np.abs(scores.errors(method, by_group))
+def errors_by_accuracy(scores: Scores, path: Path, method: str) -> Path:
+    """The absolute error of one method against accuracy, groups left out: one point a classifier and domain."""
+    errors = np.abs(scores.errors(method, by_group=True))
     with _figure(path) as axes:
         axis = axes[0, 0]
         for row, classifier in enumerate(scores.classifiers):
@@ -76,13 +78,13 @@ def accuracy_by_distance(scores: Scores, path: Path, classifier: str) -> Path:
     return path
 
 
-def spread(scores: Scores, path: Path, by_group: bool = True) -> Path:
-    """The mean absolute error of every method, one point a classifier, and its mean."""
+def spread(scores: Scores, path: Path) -> Path:
+    """The mean absolute error of every method, groups left out, one point a classifier, and its mean."""
     names = list(scores.values)
     with _figure(path, size=(0.6 * len(names) + 2, 4)) as axes:
         axis = axes[0, 0]
         for place, name in enumerate(names):
-            each = np.abs(scores.errors(name, by_group)).mean(axis=1)
+            each = np.abs(scores.errors(name, by_group=True)).mean(axis=1)
             axis.scatter(np.full(len(each), place), each, s=14, color=COLOURS[0], alpha=0.7, linewidths=0)
             axis.plot([place - 0.3, place + 0.3], [each.mean()] * 2, color=COLOURS[1], linewidth=2)
         axis.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)

@@ -22,6 +22,7 @@ from shiftbed.published import table as published_table
 Row = dict[str, Any]
 Domains = Iterable[Outputs]  # labelled outputs of one classifier, domain after domain
 SIZES = (100, 200, 500, 1000, 2000)
+RESAMPLES = 2000  # of the bootstrap over groups
 
 
 def score_classifiers(
@@ -93,9 +94,9 @@ def of_classes(domain: Outputs, removed: Sequence[int]) -> Outputs:
     return domain.take(np.flatnonzero(~np.isin(domain.labels, removed)))
 
 
-def of_size(domain: Outputs, count: int, seed: int = 0) -> Outputs:
-    """Some images of a domain, drawn at random."""
-    places = np.random.default_rng(seed).permutation(len(domain))[:count]
+def of_size(domain: Outputs, count: int) -> Outputs:
+    """Some images of a domain, drawn at random but always the same."""
+    places = np.random.default_rng(0).permutation(len(domain))[:count]
     return domain.take(np.sort(places))
 
 
@@ -127,14 +128,14 @@ def _row(method: str, errors: np.ndarray, classifiers: Sequence[str], where: Map
     return {"method": method, **each, **{name: float(sizes[:, some].mean()) for name, some in where.items()}}
 
 
-def cell_table(scores: Scores, by_group: bool = False) -> list[Row]:
+def cell_table(scores: Scores) -> list[Row]:
     """The mean absolute error of every method for every classifier in every group of domains, and in all."""
     where = {name: scores.groups == name for name in dict.fromkeys(scores.groups.tolist())}
     where["all"] = np.ones(len(scores.domains), bool)
     return [
         {"method": name, "classifier": classifier, **{group: float(row[some].mean()) for group, some in where.items()}}
         for name in scores.values
-        for classifier, row in zip(scores.classifiers, np.abs(scores.errors(name, by_group)), strict=True)
+        for classifier, row in zip(scores.classifiers, np.abs(scores.errors(name, by_group=False)), strict=True)
     ]
 
 
@@ -260,15 +261,16 @@ def size_effect(scores: Scores) -> float:
     return rank_correlation(images, errors, "kendall")
 
 
-def beside_table(scores: Scores, others: Mapping[str, Scores], by_group: bool = True) -> list[Row]:
+def beside_table(scores: Scores, others: Mapping[str, Scores]) -> list[Row]:
     """How other studies rank the methods that this one ranks too: other testbeds, training sets, image sizes, models.
 
-    By study the mean absolute error of these methods, how much more it is than here, and Kendall's τ of the rankings.
+    By study the mean absolute error of these methods, groups left out, how much more it is than here, and Kendall's τ
+    of the rankings.
     """
-    here = mae_table(scores, by_group=by_group)[:-1]
+    here = mae_table(scores, by_group=True)[:-1]
     rows = []
     for name, other in others.items():
-        there = {row["method"]: row for row in mae_table(other, by_group=by_group)[:-1]}
+        there = {row["method"]: row for row in mae_table(other, by_group=True)[:-1]}
         shared = [row for row in here if row["method"] in there]
         if len(shared) < 2:
             raise DataError(f"The study {name} shares {len(shared)} methods with this one; two are needed to compare.")
@@ -282,7 +284,7 @@ def beside_table(scores: Scores, others: Mapping[str, Scores], by_group: bool = 
 # --- coverage ---------------------------------------------------------------------------------------------------------
 
 
-def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0.9, resamples: int = 2000) -> list[Row]:
+def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0.9) -> list[Row]:
     """How often intervals hold on groups that neither the line nor the interval has seen.
 
     It is judged on the images that were fitted on where domains are corruptions of one source: intervals there have no
@@ -295,7 +297,6 @@ def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0
         scores: What methods say.
         methods: Names; all by default.
         level: What is promised.
-        resamples: Of the bootstrap.
     """
     names = list(dict.fromkeys(scores.groups.tolist()))
     rows = []
@@ -313,7 +314,7 @@ def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0
                     hits[row, place] = low <= accuracies[place] <= high
                     widths[row, place] = POINTS * (high - low)
         sums = np.array([[hits[:, scores.groups == name].sum(), hits[:, scores.groups == name].size] for name in names])
-        drawn = sums[np.random.default_rng(0).integers(0, len(names), (resamples, len(names)))].sum(axis=1)
+        drawn = sums[np.random.default_rng(0).integers(0, len(names), (RESAMPLES, len(names)))].sum(axis=1)
         low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
         rows.append(
             {

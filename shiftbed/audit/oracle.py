@@ -145,12 +145,12 @@ def leakage(accuracy: np.ndarray, chosen: int) -> Leakage:
     return Leakage(accuracy[chosen], oracle)
 
 
-def luck(accuracy: np.ndarray, chosen: int, seed: int = 0) -> np.ndarray:
+def luck(accuracy: np.ndarray, chosen: int) -> np.ndarray:
     """The leakage by K if accuracies were shuffled among the draws, each domain by itself, in the mean of shuffles.
 
     A shuffled draw is good on one domain and not on the next: what is left is arithmetic, and no knowledge.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     return np.mean([leakage(random.permuted(accuracy, axis=0), chosen).leakage for _ in range(SHUFFLES)], axis=0)
 
 

@@ -22,6 +22,7 @@ from shiftbed.training.job import search_space
 SOURCE = "search space"
 DRAWN = 4001  # of a prior, to know its distribution
 LEVEL = 1e-3
+EDGE = 2e-3  # how far beyond all draws of a prior a value may lie, as a share of their distance from its middle
 
 
 def search_spaces(subject: Subject) -> Finding:
@@ -129,7 +130,9 @@ def _distribution(values: list[Value], prior: Prior) -> tuple[str | None, float 
     known = _sample(prior)
     if known is None or len(numbers) < 2:
         return None, None
-    if min(numbers) < known[0] * (1 - 1e-3) or max(numbers) > known[-1] * (1 + 1e-3):
+    # The ends of a range that starts at 0 are only known to a share of its width, not of themselves.
+    lowest, middle, highest = known[0], known[len(known) // 2], known[-1]
+    if min(numbers) < lowest - EDGE * (middle - lowest) or max(numbers) > highest + EDGE * (highest - middle):
         return "outside the registered range", None
     places = (np.searchsorted(known, numbers, "left") + np.searchsorted(known, numbers, "right")) / (2 * len(known))
     n, width = len(places), float(np.ptp(places))

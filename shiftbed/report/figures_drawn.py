@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 MOST_NUMBERS = 16  # classes up to which counts are printed
 DENSITY_POINTS = 200
 DASHES = ("-", "--", "-.", ":")
-_PREDICTED = ("true", "accuracy", "low", "high")
 
 
 def matrix(values: Sequence[Sequence[float | None]]) -> np.ndarray:

@@ -21,9 +21,9 @@ SURE = 0.05  # a p-value above it is called chance
 COMMON_SIDE = 64  # to which images are brought whose sizes differ
 
 
-def listed(names: Sequence[str], last: str = "and") -> str:
+def listed(names: Sequence[str]) -> str:
     """Names in a sentence."""
-    return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def count(number: int, noun: str) -> str:

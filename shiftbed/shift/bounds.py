@@ -174,9 +174,7 @@ def deviation(train_count: int, test_count: int, delta: float = DELTA) -> float:
     return sum(terms)
 
 
-def finite_sample_terms(
-    p: Sample, q: Sample, settings: Settings | None = None, delta: float = DELTA
-) -> FiniteSampleTerms:
+def finite_sample_terms(p: Sample, q: Sample, settings: Settings | None = None) -> FiniteSampleTerms:
     """The finite-sample terms of the bounds.
 
     The Rademacher complexity of networks, (2/n) E sup |Σ σᵢ g(xᵢ)|, has no known value. Networks that are trained on
@@ -185,7 +183,7 @@ def finite_sample_terms(
     """
     settings = settings or Settings()
     return FiniteSampleTerms(
-        deviation(len(p), len(q), delta),
+        deviation(len(p), len(q)),
         _complexity(p, settings, of_pairs=True),
         _complexity(q, settings, of_pairs=True),
         _complexity(p, settings, of_pairs=False),

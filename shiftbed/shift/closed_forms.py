@@ -93,8 +93,9 @@ def _coloured(
     return draw
 
 
-def coloured_correlation(rho: float, other: float = 0.1, noise: float = LABEL_NOISE) -> float:
+def coloured_correlation(rho: float, other: float = 0.1) -> float:
     """Exact correlation shift of digit and colour, where colours disagree with labels at two rates."""
+    noise = LABEL_NOISE
     agree, agree_other = ((1 - noise) * (1 - r) + noise * r for r in (rho, other))
     differ, differ_other = 1 - agree, 1 - agree_other
     with_digit = abs((1 - rho) / agree - (1 - other) / agree_other) * (1 - noise)

@@ -30,13 +30,13 @@ def distances(x: np.ndarray, y: np.ndarray, device: str = "cpu") -> np.ndarray:
 # --- earth mover's distance ------------------------------------------------------------------------------------------
 
 
-def earth_movers_distance(x: np.ndarray, y: np.ndarray, device: str = "cpu") -> float:
+def earth_movers_distance(x: np.ndarray, y: np.ndarray) -> float:
     """The Wasserstein-1 distance of two samples: the mean distance that examples move when the one becomes the other.
 
     Raises:
         DataError: The numbers of examples differ.
     """
-    return _matched(distances(x, y, device))
+    return _matched(distances(x, y))
 
 
 def _matched(costs: np.ndarray) -> float:

@@ -237,7 +237,7 @@ def _refresh_batch_norm(model: Projection, inputs: torch.Tensor) -> None:
         model.g(batch)
 
 
-def evaluated(held_out: HeldOut, seed: int, device: str, points: int = POINTS) -> tuple[Evaluated, int]:
+def evaluated(held_out: HeldOut, seed: int, device: str) -> tuple[Evaluated, int]:
     """Log densities at points drawn from the pool's density, and how many classes were too small to have one."""
     (zp, zq), (yp, yq) = held_out.z, held_out.y
     whole = [KernelDensity.of(z, device) for z in (zp, zq, np.concatenate([zp, zq]))]
@@ -256,7 +256,7 @@ def evaluated(held_out: HeldOut, seed: int, device: str, points: int = POINTS) -
         priors.append(float(np.sum(yp == number) + np.sum(yq == number)))
     p, q, pool = (density for density in whole if density is not None)
     at = evaluate(
-        pool.draw(points, seed),
+        pool.draw(POINTS, seed),
         p.log_density,
         q.log_density,
         [one.log_density for one, _ in within if one is not None],

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,11 @@ class ShiftMatrix:
 
     def estimate(self, name: str, first: str, second: str) -> ShiftEstimate | None:
         """The estimate of this name between two domains, in either order, or between a domain and `REST`."""
-        for cell in self.cells:
-            if {cell.first, cell.second} == {first, second}:
-                for one in cell.estimates:
-                    if one.name == name:
-                        return one
-        return None
+        return self._by_sides.get((name, frozenset((first, second))))
+
+    @cached_property
+    def _by_sides(self) -> dict[tuple[str, frozenset[str]], ShiftEstimate]:
+        return {(one.name, frozenset((c.first, c.second))): one for c in self.cells for one in c.estimates}
 
     def values(self, name: str) -> np.ndarray:
         """The values of one estimate, domains by domains; the diagonal is 0, and what is missing NaN."""

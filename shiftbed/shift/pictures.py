@@ -22,16 +22,15 @@ MOST_POINTS = 2000
 MOST_NUMBERS = 12  # domains up to which a heat map prints its numbers
 
 
-def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]], path: Path, *, published: bool = True) -> Path:
+def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]], path: Path) -> Path:
     """The plane of diversity and correlation shift: the user's datasets among the published ones.
 
     Args:
         points: By name, the diversity and the correlation shift, with 95 % intervals.
         path: Where to write it.
-        published: Show the datasets that OoD-Bench placed.
     """
     figure, axis = _figure(6.4, 5.2)
-    places = [place for place in published_plane() if published]
+    places = published_plane()
     for place in places:
         up, across = place.correlation_spread, place.diversity_spread
         axis.errorbar(place.diversity, place.correlation, up, across, fmt="o", color="#9A9A9A", ms=4, lw=0.8)
@@ -43,8 +42,7 @@ def plane(points: Mapping[str, tuple[ShiftEstimate, ShiftEstimate]], path: Path,
         texts.append(_label(axis, name, x, y, colour, 9))
     axis.set(xlim=(-0.03, 1.08), ylim=(-0.03, 1.03), xlabel="diversity shift", ylabel="correlation shift")
     _spread_out(figure, texts)
-    if places:
-        axis.set_title("grey: measured by the authors of OoD-Bench", fontsize=8, color="#6A6A6A", loc="right")
+    axis.set_title("grey: measured by the authors of OoD-Bench", fontsize=8, color="#6A6A6A", loc="right")
     return save(figure, path)
 
 
@@ -81,22 +79,20 @@ def grids(
     panels: Mapping[str, np.ndarray],
     labels: Mapping[str, tuple[str, Sequence[Any], str, Sequence[Any]]],
     path: Path,
-    highest: float | None = 1.0,
 ) -> Path:
-    """Heat maps side by side, such as those of OoD-Bench's Figure 4.
+    """Heat maps of shifts side by side, such as those of OoD-Bench's Figure 4; the lightest shade is 1.
 
     Args:
         panels: By title, values by rows and columns.
         labels: By title, what rows are and their values, what columns are and their values.
         path: Where to write it.
-        highest: The value of the lightest shade, in all panels.
     """
     figure, _ = _figure(4.0 * len(panels) + 0.4, 3.8, axes=False)
     for i, (title, values) in enumerate(panels.items()):
         axis = figure.add_subplot(1, len(panels), i + 1)
         down, rows, across, columns = labels[title]
-        axis.imshow(values, cmap=SHADES, vmin=0, vmax=highest, origin="lower")
-        _numbers(axis, values, highest or float(np.nanmax(values)))
+        axis.imshow(values, cmap=SHADES, vmin=0, vmax=1, origin="lower")
+        _numbers(axis, values, 1)
         _ticks(axis, list(map(str, columns)), list(map(str, rows)), turn=0)
         axis.set_xlabel(across)
         axis.set_ylabel(down)
@@ -135,7 +131,7 @@ def duplicates(dataset: MultiDomainDataset, path: Path, counts: np.ndarray | Non
     return save(figure, path)
 
 
-def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path, seed: int = 0) -> Path:
+def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path) -> Path:
     """A t-SNE of all domains' examples, coloured by domain and, where there are several, by class.
 
     What is near in it is near in the features; distances between far groups mean nothing.
@@ -144,12 +140,12 @@ def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path,
     from sklearn.manifold import TSNE
 
     share = max(1, MOST_POINTS // len(samples))
-    drawn = {name: one.at_most(share, seed) for name, one in samples.items()}
+    drawn = {name: one.at_most(share) for name, one in samples.items()}
     vectors = np.concatenate([one.vectors for one in drawn.values()])
     if vectors.shape[1] > 50:
-        vectors = PCA(min(50, len(vectors)), random_state=seed).fit_transform(vectors)
+        vectors = PCA(min(50, len(vectors)), random_state=0).fit_transform(vectors)
     perplexity = min(30, (len(vectors) - 1) / 3)
-    places = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(vectors)
+    places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(vectors)
     domain = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn.values()])
     label = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in drawn.values()])
     panels = [("by domain", domain, list(drawn)), ("by class", label, list(classes))]

@@ -184,12 +184,12 @@ def _train_together(
 
 @torch.no_grad()
 def read_ratios(
-    model: Ratios, sides: Sequence[LabelledInputs], unseen: Sequence[np.ndarray], batch: int = 2048
+    model: Ratios, sides: Sequence[LabelledInputs], unseen: Sequence[np.ndarray]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Both ratios of these rows of either side, one side after the other."""
     parts = []
     for (x, y), rows in zip(sides, unseen, strict=True):
-        for chosen in torch.from_numpy(rows).to(x.device).split(batch):
+        for chosen in torch.from_numpy(rows).to(x.device).split(2048):
             parts.append(model(x[chosen], y[chosen]))
     f, r = (torch.cat(part).double().cpu() for part in zip(*parts, strict=True))
     return f, r

@@ -59,12 +59,9 @@ def study(
     folder: Path | None = None,
     runs: int = 5,
     most: int | None = None,
-    seed: int = 0,
-    device: str | None = None,
 ) -> ShiftMeasurement:
     """Diversity and correlation shift between two domains of ColoredMNIST, all settings alike."""
-    made = coloured(options, folder, seed)
-    return measure_shift(made, method=method, runs=runs, most=most, seed=seed, device=device, baseline=False)
+    return measure_shift(coloured(options, folder), method=method, runs=runs, most=most, baseline=False)
 
 
 def run(

@@ -63,6 +63,14 @@ def test_a_constant_set_to_something_else_is_fixed():
     assert _distribution([0.1], constant(0.0))[0] == "fixed at 0.1"
 
 
+def test_small_values_of_a_range_that_starts_at_zero_are_inside_it():
+    """Of 4,001 draws the least is about 1/4001, and one in 67 sets of 60 others has a smaller one."""
+    prior = uniform(0, 1, 0.5)
+    assert _distribution([1e-6, 0.3, 0.6, 0.999999], prior)[0] is None
+    assert _distribution([-0.01, 0.3, 0.6, 0.9], prior)[0] == _distribution([0.1, 0.3, 1.01], prior)[0]
+    assert _distribution([-0.01, 0.3, 0.6, 0.9], prior)[0] == "outside the registered range"
+
+
 def test_what_is_set_by_hand_is_reported(tmp_path):
     write_sweep(tmp_path, algorithms=("ERM",), draws=2, trials=1, overrides={"lr": 1e-4})
     found = search_spaces(Subject.read(tmp_path))
