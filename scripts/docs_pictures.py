@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import shiftbed
+from shiftbed.accuracy.kept import ACCURACY
 from shiftbed.accuracy.study import judge_methods
 from shiftbed.accuracy.sweep import predict_sweep
 from shiftbed.audit.pretraining import run_study
@@ -20,12 +21,13 @@ from shiftbed.audit.subject import Subject
 from shiftbed.data import load
 from shiftbed.data.look import contact_sheet
 from shiftbed.report.figures import FIGURES, figure
-from shiftbed.report.folder import ACCURACY, SHIFT, write_json
 from shiftbed.shift.features import samples_of
+from shiftbed.shift.kept import SHIFT
 from shiftbed.shift.matrix import matrix
 from shiftbed.shift.measures import Settings
 from shiftbed.shift.studies import run as run_grid
 from shiftbed.sweeps.plan import Request
+from shiftbed.training.store import write_json
 
 DOCS = Path(__file__).parents[1] / "docs"
 BUILT_IN = ("ColoredDigits", "EmojiStyles", "RotatedDigits")

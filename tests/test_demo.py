@@ -5,14 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from shiftbed.accuracy.kept import PREDICTIONS, predictions
 from shiftbed.data import DATASETS
 from shiftbed.report import demo
-from shiftbed.report.folder import PREDICTIONS, predictions, shift_points, write_json
 from shiftbed.selection import JobRecords
 from shiftbed.shift.estimates import ShiftEstimate
+from shiftbed.shift.kept import shift_points
 from shiftbed.sweeps.plan import plan
 from shiftbed.training.run import JobFiles
-from shiftbed.training.store import LocalStore
+from shiftbed.training.store import LocalStore, write_json
 
 ABOUT = {
     "id": "0123456789abcdef",

@@ -50,7 +50,7 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
     """
     found = tables.read_tables(folder, selections, se)
     store = LocalStore(Path(folder))
-    note(store, (query for table in found for query in _asked_by(table)))
+    note(store, (query for table in found for query in asked_by(table)))
     return found
 
 
@@ -95,7 +95,8 @@ def looked_at(queries: Iterable[Query], settings: Mapping[str, str]) -> Counter[
     return Counter((*cell, settings.get(job, alone[cell])) for cell, job, _ in asked_once)
 
 
-def _asked_by(table: tables.Table) -> Iterable[Query]:
+def asked_by(table: tables.Table) -> Iterable[Query]:
+    """What was looked at for a table: nothing, unless its selection is an oracle."""
     if table.selection.oracle:
         tasks = {
             id(one.task): one.task for cells in table.chosen.values() for t in cells.values() for one in t.values()

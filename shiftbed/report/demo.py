@@ -8,12 +8,13 @@ from typing import Any
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
+from shiftbed.accuracy.kept import ACCURACY
 from shiftbed.audit.ledger import read_tables
 from shiftbed.audit.verbs import audit_sweep
 from shiftbed.data import card
-from shiftbed.report.folder import ACCURACY, SHIFT, read_json, shift_points, write_json
 from shiftbed.report.live import SweepView, work_bar
 from shiftbed.selection import JobRecords
+from shiftbed.shift.kept import SHIFT, shift_points
 from shiftbed.shift.measure import measure_shift
 from shiftbed.sweeps.plan import Request
 from shiftbed.sweeps.pool import Progress
@@ -22,7 +23,7 @@ from shiftbed.sweeps.verbs import sweep
 from shiftbed.tables import as_text
 from shiftbed.training.files import Result
 from shiftbed.training.run import one_thread
-from shiftbed.training.store import LocalStore
+from shiftbed.training.store import LocalStore, read_json, write_json
 
 ALGORITHMS = ("ERM", "CORAL", "GroupDRO", "IRM", "Mixup")
 THREE = ("training-domain-validation", "domain-cross-validation", "oracle")

@@ -6,14 +6,16 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from shiftbed.accuracy.kept import ACCURACY, predictions
 from shiftbed.data import MultiDomainDataset, load
 from shiftbed.errors import DataError, ShiftbedError, StoreError
 from shiftbed.registry import Registry, did_you_mean
 from shiftbed.report import figures_drawn as drawn
-from shiftbed.report.folder import ACCURACY, MATRIX, SHIFT, predictions, read_json, shift_points
+from shiftbed.shift.kept import MATRIX, SHIFT, shift_points
 from shiftbed.sweeps.records import no_finished_job
 from shiftbed.tables import Table, improvements
 from shiftbed.tables.table import BASELINE
+from shiftbed.training.store import read_json
 
 SELECTION = "training-domain-validation"
 METHOD = "atc-mc"

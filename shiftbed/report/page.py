@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shiftbed.accuracy.kept import ACCURACY, predictions
 from shiftbed.accuracy.records import recorded
 from shiftbed.audit.findings import MEANING
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import StoreError
-from shiftbed.report import folder as kept
 from shiftbed.report import page_charts as charts
 from shiftbed.report import page_results, page_words
 from shiftbed.report.page_data import dataset_entry
@@ -16,10 +16,11 @@ from shiftbed.report.page_html import render
 from shiftbed.report.page_jobs import Progress, audited, costs, diverged, note_looks, versions
 from shiftbed.report.page_results import Results
 from shiftbed.report.page_shift import shift_section
+from shiftbed.shift.kept import shift_points
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.records import sweep_status
 from shiftbed.tables import as_csv
-from shiftbed.training.store import LocalStore
+from shiftbed.training.store import LocalStore, read_json
 
 NAME = "report.html"
 
@@ -69,10 +70,10 @@ def page(folder: Path, selections: Sequence[str] = (), on_progress: Progress = l
     on_progress("reading records", 1, 1)
     audit = audited(subject, on_progress)
     verdicts = [page_words.verdict(table) for table in results.usual]
-    points, predictions = kept.shift_points(folder), _predictions(folder, results)
+    points, predicted = shift_points(folder), _predicted(folder, results)
     shift, cost = shift_section(folder, subject, points, verdicts), costs(subject, store)
     numbers = page_results.numbers(results)
-    data = _data(subject, results, shift["charts"], predictions, numbers)
+    data = _data(subject, results, shift["charts"], predicted, numbers)
     return render(
         data,
         title=folder.resolve().name,
@@ -80,14 +81,14 @@ def page(folder: Path, selections: Sequence[str] = (), on_progress: Progress = l
         headline=page_words.headline(verdicts),
         compared=page_words.compared(subject, results),
         verdicts=verdicts,
-        steps=page_words.next_steps(folder, verdicts, status, audit, list(points), bool(kept.predictions(folder))),
+        steps=page_words.next_steps(folder, verdicts, status, audit, list(points), bool(predictions(folder))),
         datasets=_datasets(subject, on_progress),
         shift=shift,
         selections=page_results.by_selection(results),
         draws=data["draws"],
         audit=audit,
         meaning=MEANING,
-        predictions=predictions,
+        predictions=predicted,
         study=_study(folder),
         cost=cost,
         status=status,
@@ -102,14 +103,14 @@ def _data(
     subject: Subject,
     results: Results,
     shift: dict[str, Any],
-    predictions: Sequence[dict[str, Any]],
+    predicted: Sequence[dict[str, Any]],
     numbers: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """What the page's scripts draw and list."""
     looks = charts.look(results.algorithms)
     drawn = {**shift, **_curves(results, looks)}
-    if predictions:
-        drawn["predictions"] = charts.prediction_chart(predictions, looks)
+    if predicted:
+        drawn["predictions"] = charts.prediction_chart(predicted, looks)
     return {
         "charts": drawn,
         "draws": [page_results.draws(subject, table) for table in results.usual],
@@ -141,9 +142,9 @@ def _curves(results: Results, looks: dict[str, dict[str, str]]) -> dict[str, Any
     return found
 
 
-def _predictions(folder: Path, results: Results) -> list[dict[str, Any]]:
+def _predicted(folder: Path, results: Results) -> list[dict[str, Any]]:
     """Predicted accuracies of all cells: by models that were kept, where `shiftbed predict` ran, else from records."""
-    asked = kept.predictions(folder)
+    asked = predictions(folder)
     known = {(row["dataset"], row["domain"], row["algorithm"]) for row in asked}
     others = [row for row in recorded(results.usual) if (row["dataset"], row["domain"], row["algorithm"]) not in known]
     return asked + others
@@ -151,5 +152,5 @@ def _predictions(folder: Path, results: Results) -> list[dict[str, Any]]:
 
 def _study(folder: Path) -> list[dict[str, Any]]:
     """The errors of accuracy prediction by method, from `shiftbed accuracy`, if it ran."""
-    path = folder / kept.ACCURACY / "study.json"
-    return kept.read_json(path).get("mae, groups left out", []) if path.exists() else []
+    path = folder / ACCURACY / "study.json"
+    return read_json(path).get("mae, groups left out", []) if path.exists() else []

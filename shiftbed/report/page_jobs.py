@@ -5,7 +5,7 @@ from typing import Any
 
 from shiftbed import __version__
 from shiftbed.audit.findings import Audit, Finding
-from shiftbed.audit.ledger import asked, note
+from shiftbed.audit.ledger import asked_by, note
 from shiftbed.audit.subject import Subject
 from shiftbed.audit.verbs import WITH_TEST, WITHOUT_TEST
 from shiftbed.errors import ShiftbedError
@@ -19,11 +19,7 @@ Progress = Callable[[str, int, int], None]
 
 def note_looks(store: Store, results: Results) -> None:
     """Writes down what oracle selections looked at, as every verb that shows their numbers does."""
-    for rule in results.selections:
-        if rule.oracle:
-            cells = [cell for table in results.tables[rule.name] for cell in table.chosen.values()]
-            tasks = {id(one.task): one.task for cell in cells for trials in cell.values() for one in trials.values()}
-            note(store, (query for task in tasks.values() for query in asked(rule, task)))
+    note(store, (query for tables in results.tables.values() for table in tables for query in asked_by(table)))
 
 
 def audited(subject: Subject, on_progress: Progress) -> Audit:

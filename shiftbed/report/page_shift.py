@@ -6,14 +6,14 @@ from typing import Any
 
 from shiftbed import published
 from shiftbed.audit.subject import Subject
-from shiftbed.report import folder as kept
 from shiftbed.report.page_charts import heat_map, plane
 from shiftbed.report.page_words import Verdict, listed
 from shiftbed.shift.estimates import LITTLE, WIDE, ShiftEstimate, dominant
-from shiftbed.shift.kept import Points
+from shiftbed.shift.kept import MATRIX, SHIFT, Points
 from shiftbed.shift.matrix import ShiftMatrix
 from shiftbed.tables.leaderboards import UNKNOWN, shift_kind
 from shiftbed.tables.table import BASELINE
+from shiftbed.training.store import read_json
 
 PUBLISHED = {"diversity": "ood-bench/table-1", "correlation": "ood-bench/table-2"}
 MEANS = {
@@ -28,15 +28,15 @@ def shift_section(folder: Path, subject: Subject, points: Points, verdicts: Sequ
     said = [advice(name, points.get(name), verdicts) for name in names]
     drawn: dict[str, Any] = {"plane": plane(points)} if points else {}
     matrices: list[dict[str, str]] = []
-    for path in sorted((folder / kept.SHIFT).glob(f"*{kept.MATRIX}")):
-        read = kept.read_json(path)
+    for path in sorted((folder / SHIFT).glob(f"*{MATRIX}")):
+        read = read_json(path)
         if "cells" not in read:
             continue
         matrix = ShiftMatrix.from_json(read)
         for name in matrix.names:
             key = f"matrix-{len(matrices)}"
             drawn[key] = heat_map(matrix.domains, matrix.values(name).tolist(), name)
-            matrices.append({"key": key, "dataset": path.name.removesuffix(kept.MATRIX), "name": name})
+            matrices.append({"key": key, "dataset": path.name.removesuffix(MATRIX), "name": name})
     return {"points": points, "advice": [words for words in said if words], "matrices": matrices, "charts": drawn}
 
 
