@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from shiftbed.errors import StoreError
-from shiftbed.training.files import JobFiles, Result, ending
+from shiftbed.training.files import JobFiles, Result, ending, lost_description, parse_description
 from shiftbed.training.store import LocalStore, Store
 
 BATCH_BYTES = 64 * 2**20  # of records as text: the size of a part
@@ -136,13 +136,19 @@ def loose_jobs(store: Store, known: Container[str] = (), test: bool = True) -> I
         store: The store.
         known: Ids to leave out.
         test: Whether to open the files of test numbers.
+
+    Raises:
+        StoreError: A result is damaged, or nothing says which job it is of.
     """
     folders = (key.split("/")[1] for key in store.list("jobs", deep=False) if key.endswith("/"))
     for job_id in sorted(name for name in folders if name not in known):
         result = Result.read(store, job_id, test)
-        description = store.get(JobFiles(job_id).job) if result is not None else None
-        if result is not None and description is not None:
-            yield Loose(job_id, description, result)
+        if result is None:
+            continue
+        description = store.get(JobFiles(job_id).job)
+        if description is None:  # it would be in no table, and no sweep would train it again
+            raise lost_description(job_id, "missing")
+        yield Loose(job_id, description, result)
 
 
 def write_parts(jobs: Iterable[Loose], folder: Path, metrics: Collection[str] | None = None) -> list[str]:
@@ -341,25 +347,10 @@ def _overlooked(
 
 def _unreadable(batch: list[Loose], error: duckdb.Error) -> StoreError:
     for job in batch:
-        described(job), job.result.parsed(job.id)
+        parse_description(job.id, job.description), job.result.parsed(job.id)
     return StoreError(
         f"The records of a finished job hold something other than numbers ({str(error).splitlines()[0]})."
     )
-
-
-def described(job: Loose) -> dict[str, Any]:
-    """The description of a job.
-
-    Raises:
-        StoreError: It is damaged.
-    """
-    try:
-        return json.loads(job.description)
-    except ValueError as error:
-        key = JobFiles(job.id).job
-        raise StoreError(
-            f"{key} is damaged; remove its folder and run the sweep again, which trains it anew."
-        ) from error
 
 
 def read(db: duckdb.DuckDBPyConnection, query: str, path: str) -> list[tuple[Any, ...]]:

@@ -25,7 +25,6 @@ from shiftbed.sweeps.compaction import (
     JOBS,
     KEYS,
     by_detail,
-    described,
     fetched,
     identifier,
     loose_jobs,
@@ -40,7 +39,7 @@ from shiftbed.sweeps.compaction import (
 from shiftbed.sweeps.leases import BEAT_SECONDS, LeaseWatch
 from shiftbed.sweeps.plan import planned
 from shiftbed.sweeps.times import carried_times
-from shiftbed.training.files import JobFiles, ending
+from shiftbed.training.files import JobFiles, ending, parse_description
 from shiftbed.training.run import parse_times
 from shiftbed.training.store import LocalStore, Store
 
@@ -91,8 +90,8 @@ def finished_jobs(store: Store, test: bool | None = None) -> Iterator[JobRecords
 
 def _loose_jobs(store: Store, parts: list[str], test: bool) -> Iterator[JobRecords]:
     for job in loose_jobs(store, part_jobs(store, parts), test):
-        result = job.result.parsed(job.id)
-        yield JobRecords(described(job), result["status"], result["records"], result["step"])
+        about, result = parse_description(job.id, job.description), job.result.parsed(job.id)
+        yield JobRecords(about, result["status"], result["records"], result["step"])
 
 
 def _part_jobs(store: Store, part: str, scratch: Path, test: bool) -> Iterator[JobRecords]:

@@ -98,8 +98,8 @@ class Result(NamedTuple):
     def write(self, store: Store, job_id: str) -> bool:
         """Stores the result, the test numbers first; False if the job was finished before."""
         files = JobFiles(job_id)
-        if self.test:
-            store.create_exclusive(files.test.format(digest=_digest(self.test)), self.test)
+        if self.test:  # whatever lies under the name of this content, it becomes this content
+            store.put_atomic(files.test.format(digest=_digest(self.test)), self.test)
         return store.create_exclusive(files.done, self.done)
 
     @classmethod
@@ -112,7 +112,7 @@ class Result(NamedTuple):
             test: Whether to open the file of the test numbers.
 
         Raises:
-            StoreError: It is damaged.
+            StoreError: It is damaged, or its test numbers are others than those it ended with.
         """
         files = JobFiles(job_id)
         done = store.get(files.done)
@@ -123,8 +123,9 @@ class Result(NamedTuple):
             return cls(done, b"")
         key = files.test.format(digest=name)
         tested = store.get(key)
-        if tested is None:
-            raise StoreError(f"{key} is missing; remove {files.done} and run the sweep again, which finishes that job.")
+        if tested is None or _digest(tested) != name:
+            how = "missing" if tested is None else "not what its name says"
+            raise StoreError(f"{key} is {how}; remove {files.done} and run the sweep again, which finishes that job.")
         return cls(done, tested)
 
     def parsed(self, job_id: str) -> dict[str, Any]:
@@ -151,6 +152,24 @@ def ending(job_id: str, done: bytes) -> tuple[str, int, str | None]:
         return found[1].decode(), int(found[2]), found[3].decode() if found[3] else None
     result = _parsed(done, JobFiles(job_id).done)
     return result["status"], result["step"], result.get("test")
+
+
+def lost_description(job_id: str, how: str) -> StoreError:
+    """The error of a job whose description is damaged or missing: nothing else says which job it is."""
+    key = JobFiles(job_id).job
+    return StoreError(f"{key} is {how}; remove its folder and run the sweep again, which trains it anew.")
+
+
+def parse_description(job_id: str, data: bytes) -> dict[str, Any]:
+    """What a job's file says it is.
+
+    Raises:
+        StoreError: It is damaged.
+    """
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise lost_description(job_id, "damaged") from error
 
 
 def _digest(test: bytes) -> str:

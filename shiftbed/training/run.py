@@ -16,7 +16,16 @@ from shiftbed.algorithms.state import unsaved
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.training.device import Runtime
-from shiftbed.training.files import JobFiles, Result, Row, apart, encode_records, joined, parse_records
+from shiftbed.training.files import (
+    JobFiles,
+    Result,
+    Row,
+    apart,
+    encode_records,
+    joined,
+    parse_description,
+    parse_records,
+)
 from shiftbed.training.job import Job
 from shiftbed.training.model import encode_logits, encode_weights
 from shiftbed.training.recipes import recipe_of
@@ -65,7 +74,7 @@ def run_job(
         return json.loads(finished)["status"]
     if not store.create_exclusive(files.job, canonical(job.describe())):
         # When and what is evaluated is not in the id: whoever came first has set it, and all rows follow it.
-        described = json.loads(store.get(files.job) or b"")
+        described = parse_description(job.id, store.get(files.job) or b"")
         job = replace(job, recipe=recipe_of(described), lean=tuple(described.get("lean", ())))
     if keep == "best" and not all(is_recorded(job, split) for split in job.task.of_role("validation")):
         raise StoreError("The best weights are those of the best validation, which this lean job does not record.")

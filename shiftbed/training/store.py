@@ -84,8 +84,17 @@ class LocalStore:
             raise _store_error("write", path, error) from error
 
     def list(self, prefix: str, deep: bool = True) -> Iterator[str]:
-        """The keys below a prefix; temporary files (hidden) are not keys."""
-        for folder, folders, names in os.walk(self.root / prefix):
+        """The keys below a prefix; temporary files (hidden) are not keys.
+
+        Raises:
+            StoreError: A folder is there and cannot be looked into; without what is in it a sweep would look smaller.
+        """
+
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                raise _store_error("read", Path(error.filename or self.root / prefix), error)
+
+        for folder, folders, names in os.walk(self.root / prefix, onerror=refuse):
             base = Path(folder).relative_to(self.root).as_posix()
             yield from (f"{base}/{name}" for name in names if not name.startswith("."))
             if not deep:

@@ -259,6 +259,31 @@ def test_a_cut_description_is_one_sentence(tmp_path):
             read()
 
 
+def test_a_finished_job_without_a_description_is_told_and_not_left_out(tmp_path):
+    store = LocalStore(tmp_path)
+    (tmp_path / JobFiles(finish_job(store, 1)).job).unlink()
+    for read in (outcomes, lambda store: list(finished_jobs(store)), compact, Records):
+        with pytest.raises(StoreError, match=r"00001/job\.json is missing; remove its folder and run the sweep again"):
+            read(store)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[:100], lambda text: text.replace(b'"count":10', b'"count":11', 1)]
+)
+def test_test_numbers_that_are_not_what_their_name_says_are_no_result(tmp_path, damage):
+    """The name is the digest of the content, so a number that was changed since is known."""
+    store = LocalStore(tmp_path)
+    before = [finish_job(store, number) for number in range(3)] and everything(store)
+    path = next(tmp_path.glob(f"jobs/{1:020x}/test-*.json"))
+    path.write_bytes(damage(path.read_bytes()))
+    for read in (everything, compact, Records):
+        with pytest.raises(StoreError, match=rf"{path.name} is not what its name says; remove jobs/0+1/done\.json and"):
+            read(store)
+    (tmp_path / JobFiles(f"{1:020x}").done).unlink()
+    finish_job(store, 1)
+    assert everything(store) == before
+
+
 def test_a_cut_part_is_one_sentence(tmp_path):
     store = LocalStore(tmp_path)
     finish_job(store, 0)

@@ -230,6 +230,13 @@ def test_checkpoints_of_other_jobs_and_newer_formats_are_refused(local, monkeypa
         run_job(job, local)
 
 
+def test_a_torn_description_of_an_unfinished_job_is_one_sentence(local):
+    job = tiny_job("ERM")
+    local.put_atomic(JobFiles(job.id).job, b'{"id":')
+    with pytest.raises(StoreError, match=r"job\.json is damaged; remove its folder and run the sweep again"):
+        run_job(job, local)
+
+
 def test_a_torn_checkpoint_makes_the_job_start_over(local):
     job = tiny_job("ERM")
     whole = run.encode_checkpoint(Trainer(job), [])

@@ -31,6 +31,23 @@ def test_a_listing_may_stop_at_what_is_directly_below(tmp_path):
     assert list(local.list("none", deep=False)) == []
 
 
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path, monkeypatch):
+    """Parts that a reader overlooks would be jobs that never ran."""
+    local = LocalStore(tmp_path)
+    local.put_atomic("parts/a", b"")
+    real = os.scandir
+
+    def denied(path):
+        if Path(path).name == "parts":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path)
+
+    monkeypatch.setattr(store.os, "scandir", denied)
+    with pytest.raises(StoreError, match=r"Cannot read .*parts: permission is denied"):
+        list(local.list("parts"))
+    assert list(local.list("plans")) == []
+
+
 def test_the_order_of_what_reaches_the_disk(tmp_path, monkeypatch):
     """File before name, name before folder: any other order can lose or tear a file in a power cut."""
     log = []
