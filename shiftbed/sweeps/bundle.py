@@ -31,6 +31,7 @@ from shiftbed.sweeps.compaction import (
     write_fewer,
     write_parts,
 )
+from shiftbed.sweeps.plan import mixed_designs, of_other_designs, planned
 from shiftbed.sweeps.records import no_finished_job, outcomes
 from shiftbed.sweeps.times import FOLDER, carry_times
 from shiftbed.training.store import LocalStore
@@ -116,7 +117,8 @@ def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
     The sources stay as they are. Of a job that several have, one is taken, the same in whatever order they are merged.
 
     Raises:
-        StoreError: A source is not there; or one is sealed and another, or the store, is not.
+        StoreError: A source is not there; one is sealed and another, or the store, is not; or one has a sweep of
+            another search design that would stand in the same table.
     """
     store = LocalStore(Path(folder))
     compact(store)  # so that the order is that of the parts
@@ -140,6 +142,9 @@ def _add(source: LocalStore, store: LocalStore) -> None:
                 "the blind one first with `shiftbed unblind`."
             )
         seal(store)
+    here = planned(store)
+    for row in of_other_designs(planned(source).values(), here):
+        raise mixed_designs(row, here)
     known = part_names(source)
     for part in known:
         add_part(store, part, source.root)

@@ -18,6 +18,8 @@ from shiftbed.training.job import Hparams, Job, resolve_hparams, search_space
 from shiftbed.training.recipes import Recipe, recipe
 from shiftbed.training.store import Store
 
+Row = dict[str, Any]  # of a plan: a job that was asked for
+
 
 @dataclass(frozen=True)
 class Request:
@@ -220,7 +222,7 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
         StoreError: The store has jobs of another search design that would stand in the same table.
     """
     named = {} if design == REDRAW else {"design": design}  # which leaves plans of before as they are
-    rows: list[dict[str, Any]] = sorted(
+    rows: list[Row] = sorted(
         (
             {
                 "id": job.id,
@@ -237,31 +239,58 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
         ),
         key=lambda row: str(row["id"]),
     )
-    key = f"plans/{digest(rows)[:20]}.jsonl"
-    if store.get(key) is not None:
+    if _is_stored(rows, store):
         return
     known = planned(store)
-    before = planned_designs(known.values())
-    others = [row for row in rows if before.get(row["setting"], design) != design]
+    others = of_other_designs(rows, known)
     clash = next((row for row in others if row["id"] not in known), None)
     if clash is not None:
-        raise StoreError(
-            f"The folder has a sweep of {clash['dataset']} with the design {before[clash['setting']]}, whose tables "
-            f"would mix with those of {design}; use another folder."
-        )
+        raise mixed_designs(clash, known)
     new = [row for row in rows if row not in others]
-    if new:
-        store.create_exclusive(f"plans/{digest(new)[:20]}.jsonl", b"".join(canonical(row) + b"\n" for row in new))
+    if new and not _is_stored(new, store):
+        store.put_atomic(*_as_file(new))
 
 
-def planned(store: Store) -> dict[str, dict[str, Any]]:
-    """All jobs that were ever asked for in this store, by id."""
-    rows: dict[str, dict[str, Any]] = {}
+def _as_file(rows: Sequence[Row]) -> tuple[str, bytes]:
+    """The key and the content of a plan; whatever else lies under the name of this content is damaged."""
+    return f"plans/{digest(rows)[:20]}.jsonl", b"".join(canonical(row) + b"\n" for row in rows)
+
+
+def _is_stored(rows: Sequence[Row], store: Store) -> bool:
+    key, content = _as_file(rows)
+    return store.get(key) == content
+
+
+def planned(store: Store) -> dict[str, Row]:
+    """All jobs that were ever asked for in this store, by id.
+
+    Raises:
+        StoreError: A plan is damaged.
+    """
+    rows: dict[str, Row] = {}
     for key in sorted(store.list("plans")):
-        rows |= {row["id"]: row for row in map(json.loads, (store.get(key) or b"").splitlines())}
+        try:
+            rows |= {row["id"]: row for row in map(json.loads, (store.get(key) or b"").splitlines())}
+        except ValueError as error:
+            raise StoreError(f"{key} is damaged; remove it and run its sweep again, which plans it anew.") from error
     return rows
 
 
-def planned_designs(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def planned_designs(rows: Iterable[Row]) -> dict[str, str]:
     """The name of the search design of each setting, from the rows of plans."""
     return {row["setting"]: row.get("design", REDRAW) for row in rows}
+
+
+def of_other_designs(rows: Iterable[Row], known: Mapping[str, Row]) -> list[Row]:
+    """Those rows that would stand in one table with known ones of another search design."""
+    before = planned_designs(known.values())
+    return [row for row in rows if row["setting"] in before and before[row["setting"]] != row.get("design", REDRAW)]
+
+
+def mixed_designs(row: Row, known: Mapping[str, Row]) -> StoreError:
+    """The error of a row among known ones of another design: no table could say how its numbers were chosen."""
+    before = planned_designs(known.values())[row["setting"]]
+    return StoreError(
+        f"The folder has a sweep of {row['dataset']} with the design {before}, whose tables would mix with those of "
+        f"{row.get('design', REDRAW)}; use another folder."
+    )

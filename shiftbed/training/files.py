@@ -124,7 +124,7 @@ class Result(NamedTuple):
         key = files.test.format(digest=name)
         tested = store.get(key)
         if tested is None or _digest(tested) != name:
-            how = "missing" if tested is None else "not what its name says"
+            how = "missing" if tested is None else "damaged"
             raise StoreError(f"{key} is {how}; remove {files.done} and run the sweep again, which finishes that job.")
         return cls(done, tested)
 

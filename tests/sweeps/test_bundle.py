@@ -12,6 +12,7 @@ from shiftbed.sweeps.records import Records, mean_seconds, outcomes
 from shiftbed.sweeps.times import hours, job_times
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore
+from tests.sweeps.finished import finish
 from tests.sweeps.test_compaction import everything, finish_job
 
 
@@ -144,6 +145,21 @@ def rewrite(path, change):
     with zipfile.ZipFile(path, "w") as file:
         for name, data in members.items():
             file.writestr(name, data)
+
+
+def test_sweeps_of_two_designs_are_not_united_in_one_table(tmp_path):
+    """`sweep` refuses them in one folder too: one design's winners would compete in the other's trials."""
+    folders = {design: tmp_path / design for design in ("redraw", "search-once")}
+    for design, folder in folders.items():
+        request = Request(["ColoredDigits"], ["ERM"], test_domains=["-90%"], draws=2, trials=2, design=design)
+        jobs = plan(request)
+        remember_plan(jobs, LocalStore(folder), design)
+        for job in jobs:
+            finish(LocalStore(folder), job)
+    merge([folders["redraw"]], tmp_path / "both")
+    with pytest.raises(StoreError, match=r"of ColoredDigits with the design redraw, .* mix with those of search-once"):
+        merge([folders["search-once"]], tmp_path / "both")
+    assert outcomes(LocalStore(tmp_path / "both")) == outcomes(LocalStore(folders["redraw"]))
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_test_numbers_that_are_not_what_their_name_says_are_no_result(tmp_path, 
     path = next(tmp_path.glob(f"jobs/{1:020x}/test-*.json"))
     path.write_bytes(damage(path.read_bytes()))
     for read in (everything, compact, Records):
-        with pytest.raises(StoreError, match=rf"{path.name} is not what its name says; remove jobs/0+1/done\.json and"):
+        with pytest.raises(StoreError, match=rf"{path.name} is damaged; remove jobs/0+1/done\.json and"):
             read(store)
     (tmp_path / JobFiles(f"{1:020x}").done).unlink()
     finish_job(store, 1)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import shiftbed
-from shiftbed.errors import DataError, HparamError, ShiftbedError, UnknownNameError
+from shiftbed.errors import DataError, HparamError, ShiftbedError, StoreError, UnknownNameError
 from shiftbed.sweeps.plan import Request, plan, planned, planned_designs, remember_plan
 from shiftbed.training.store import LocalStore
 
@@ -108,6 +108,20 @@ def test_what_is_known_by_another_design_hides_no_new_job(tmp_path):
     assert set(planned(store)) == {job.id for job in [*known, *new]}
     designs = planned_designs(planned(store).values())
     assert (designs[known[0].setting], designs[new[0].setting]) == ("redraw", "fixed")
+
+
+def test_a_plan_that_was_cut_is_whole_again_after_its_sweep_or_is_told(tmp_path):
+    store = LocalStore(tmp_path)
+    jobs = plan(Request(["ColoredDigits"], ["ERM"]))
+    remember_plan(jobs, store)
+    (path,) = (tmp_path / "plans").iterdir()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0])
+    remember_plan(jobs, store)
+    assert set(planned(store)) == {job.id for job in jobs}
+    path.write_bytes(lines[0][:-9])
+    with pytest.raises(StoreError, match=rf"plans/{path.name} is damaged; remove it and run its sweep again"):
+        planned(store)
 
 
 A, C, P, S = "art_painting", "cartoon", "photo", "sketch"
