@@ -395,6 +395,16 @@ def test_a_sweep_travels_as_one_file_and_is_not_trained_again(shiftbed, tmp_path
     assert not list((tmp_path / "both").glob("jobs/*/times.json")), "nothing was trained"
 
 
+def test_sweeps_with_a_dot_in_their_names_have_bundles_of_their_own(shiftbed, tmp_path, monkeypatch):
+    for name in ("lr0.1", "lr0.01"):
+        finish(LocalStore(tmp_path / name), tiny_job("ERM"))
+        assert shiftbed("bundle", name).code == 0
+    assert sorted(path.name for path in tmp_path.glob("*.zip")) == ["lr0.01.zip", "lr0.1.zip"]
+    finish(LocalStore(tmp_path / "here"), tiny_job("ERM"))
+    monkeypatch.chdir(tmp_path / "here")
+    assert shiftbed("bundle", ".").code == 0 and (tmp_path / "here.zip").is_file()
+
+
 def test_a_bundle_is_known_as_one(shiftbed, tmp_path):
     finish(LocalStore(tmp_path / "s"), tiny_job("ERM"))
     assert shiftbed("bundle", "s", "--out", "a b.zip").code == 0
@@ -441,6 +451,10 @@ def test_a_sweep_goes_to_domainbed_s_format_and_back(shiftbed, tmp_path):
         for folder in (sweep, back)
     ]
     assert rows[0] == pytest.approx(rows[1])
+    differing = json.loads(shiftbed("diff", sweep, back, "--json").out)
+    assert differing and all(one["field"].endswith((".recipe", ".job")) for one in differing), "the numbers are equal"
+    said = shiftbed("status", back).err
+    assert f"{back} has finished jobs and no plan" in said and f"`shiftbed tables {back}` shows them" in said
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(shiftbed, tmp_path):

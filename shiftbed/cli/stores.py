@@ -36,7 +36,8 @@ def bundle(
     """Writes the finished jobs of a sweep as one file, to carry it elsewhere."""
     from shiftbed.sweeps.bundle import bundle as run
 
-    file = out or folder.with_suffix(".zip")
+    named = folder.resolve() if folder.name in ("", "..") else folder
+    file = out or named.with_name(f"{named.name}.zip")  # whatever follows a dot in it tells it from other sweeps
     jobs = run(folder, file, limit=limit * 2**20, metrics=names(metrics))
     console.print(f"{plural(jobs, 'job')} in {file}.", highlight=False, soft_wrap=True)
     next_command(f"shiftbed merge {word(file)} --out DIR")

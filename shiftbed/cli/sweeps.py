@@ -254,13 +254,18 @@ def status(
     From any machine that sees the folder, with the time left.
     """
     from shiftbed.sweeps.blind import is_sealed
-    from shiftbed.sweeps.records import no_finished_job, sweep_status
+    from shiftbed.sweeps.records import no_finished_job, outcomes, sweep_status
     from shiftbed.training.store import LocalStore
 
     if folder.is_file():
         raise no_finished_job(folder)
     store = LocalStore(folder)
     now = sweep_status(store)
+    if not now.plan and outcomes(store):
+        raise ShiftbedError(
+            f"{folder} has finished jobs and no plan of which others belong to them, as an import has; "
+            f"`shiftbed tables {word(folder)}` shows them."
+        )
     if not now.plan:
         raise ShiftbedError(f"There is no sweep in {folder}; `shiftbed sweep ... --out {folder}` starts one.")
     while watch and not as_json and now.unfinished:

@@ -76,11 +76,16 @@ def compare(one: str, two: str) -> Comparison:
     Raises:
         ShiftbedError: One of them is none of these, or they are of different kinds.
     """
-    as_sweeps = any(len([*Path(name).glob("jobs/*/job.json")]) > 1 for name in (one, two))
+    as_sweeps = any(len(_jobs(Path(name))) > 1 or (Path(name) / "parts").is_dir() for name in (one, two))
     (kind, left), (other, right) = (_read(name, as_sweeps) for name in (one, two))
     if kind != other:
         raise ShiftbedError(f"{one} is a {kind} and {two} is a {other}; compare two of a kind.")
     return Comparison(kind, left, right)
+
+
+def _jobs(sweep: Path) -> list[Path]:
+    """The descriptions of a sweep's jobs that have files of their own; one that was merged or imported has parts."""
+    return sorted(sweep.glob("jobs/*/job.json"))
 
 
 def _read(name: str, as_sweep: bool) -> tuple[str, Any]:
@@ -90,10 +95,10 @@ def _read(name: str, as_sweep: bool) -> tuple[str, Any]:
         return "recipe", recipe(name, "").model_dump()
     if (path / "job.json").is_file():
         return "job", json.loads((path / "job.json").read_text())
-    jobs = sorted(path.glob("jobs/*/job.json"))
+    jobs = _jobs(path)
     if len(jobs) == 1 and not as_sweep:
         return "job", json.loads(jobs[0].read_text())
-    if jobs or (path / "plans").is_dir():
+    if jobs or any((path / name).is_dir() for name in ("plans", "parts")):
         return "sweep", {" / ".join(str(row[key]) for key in CELL): row for row in as_rows(read_tables(path))}
     if path.is_file():
         raise no_finished_job(name)
