@@ -7,7 +7,8 @@ dataset's card, in its order.
 import json
 import math
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
@@ -18,11 +19,11 @@ from shiftbed.data import card
 from shiftbed.errors import DataError, StoreError, UnknownNameError
 from shiftbed.hashing import canonical, digest, seed_hash
 from shiftbed.protocols import LeaveOut
-from shiftbed.selection import JobRecords
+from shiftbed.selection import JobRecords, Variant
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.compaction import Loose, add_part, write_parts
 from shiftbed.sweeps.records import finished_jobs, no_finished_job
-from shiftbed.training.files import Result
+from shiftbed.training.files import Result, ending
 from shiftbed.training.store import LocalStore
 
 RECIPE = "domainbed-import"
@@ -41,6 +42,7 @@ class Imported:
         partial: Runs without a `done` file.
         cut: Runs with lines that are not whole.
         repeated: Runs with a step recorded twice (they were started again), of which the last counts.
+        doubled: Runs of a job that another folder has too, and has further or later; they were left out.
         unreadable: Per run that could not be read, why.
         guessed: Datasets whose domains' sizes no card says; the least counts that the accuracies allow are used.
     """
@@ -49,6 +51,7 @@ class Imported:
     partial: list[str] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     guessed: set[str] = field(default_factory=set)
 
@@ -58,6 +61,7 @@ class Imported:
             (self.partial, "had not finished and were left out"),
             (self.cut, "have lines that are cut off, which were skipped"),
             (self.repeated, "recorded steps twice, of which the last counts"),
+            (self.doubled, "are the same as others that got as far or further, and were left out"),
         ]
         notes = [f"{len(runs)} runs {what}: {_some(runs)}." for runs, what in said if runs]
         notes += [f"Run {run} could not be read: {why}" for run, why in sorted(self.unreadable.items())]
@@ -86,7 +90,7 @@ def import_domainbed(folder: str | Path, out: str | Path, partial: bool = False)
         raise StoreError(f"There is no */results.jsonl in {folder}; name the folder that DomainBed's sweep wrote to.")
     found = Imported()
     with tempfile.TemporaryDirectory() as scratch:
-        jobs = {job.id: job for job in _read_runs(runs, partial, found)}
+        jobs = _furthest(_read_runs(runs, partial, found), found)
         found.jobs = len(jobs)
         records = {job_id: job.result.parsed(job_id)["records"] for job_id, job in jobs.items()}
         before = {job.id: job.rows for job in finished_jobs(LocalStore(Path(out))) if job.id in jobs}
@@ -100,14 +104,26 @@ def import_domainbed(folder: str | Path, out: str | Path, partial: bool = False)
     return found
 
 
-def _read_runs(runs: list[Path], partial: bool, found: Imported) -> Iterator[Loose]:
+def _furthest(runs: Iterable[tuple[str, Loose]], found: Imported) -> dict[str, Loose]:
+    """Of the runs of each job the one that got furthest, and of those the last: where data moved, all ran again."""
+    kept: dict[str, tuple[str, Loose]] = {}
+    for name, job in runs:
+        run = name, job
+        if job.id in kept:
+            behind, run = sorted((kept[job.id], run), key=lambda one: ending(job.id, one[1].result.done)[1])
+            found.doubled.append(behind[0])
+        kept[job.id] = run
+    return {job_id: job for job_id, (_, job) in kept.items()}
+
+
+def _read_runs(runs: list[Path], partial: bool, found: Imported) -> Iterator[tuple[str, Loose]]:
     for run in runs:
         if not partial and not (run / "done").exists():
             found.partial.append(run.name)
             continue
         try:
             rows = _read_rows(run, found)
-            yield _as_job(rows, found)
+            yield run.name, _as_job(rows, found)
         except (DataError, KeyError, TypeError, ValueError) as error:
             why = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}."
             found.unreadable[run.name] = why
@@ -140,7 +156,8 @@ def _as_job(rows: list[dict[str, Any]], found: Imported) -> Loose:
     args, hparams = rows[-1]["args"], rows[-1]["hparams"]
     environments = next(number for number in count() if f"env{number}_out_acc" not in rows[-1])
     dataset, version, domains = _dataset(args["dataset"], environments)
-    counts = _counts(rows, domains, args["holdout_fraction"])
+    unlabelled = dict.fromkeys(args["test_envs"], args.get("uda_holdout_fraction") or 0.0)
+    counts = _counts(rows, domains, args["holdout_fraction"], unlabelled)
     if not all(domains.values()):
         found.guessed.add(dataset)
     tested = [list(domains)[number] for number in args["test_envs"]]
@@ -160,7 +177,7 @@ def _as_job(rows: list[dict[str, Any]], found: Imported) -> Loose:
         "evaluate_every": args.get("checkpoint_freq") or every,
         "holdout": args["holdout_fraction"],
     }
-    task = LeaveOut(tuple(tested))
+    task = LeaveOut(tuple(tested), adapt=max(unlabelled.values(), default=0.0))
     setting = [RECIPE, dataset, version, recipe["steps"], recipe["holdout"], by_hand, task.family()]
     description = {
         "id": digest([RECIPE, dataset, version, *_what(rows[-1])])[:20],
@@ -208,11 +225,18 @@ def _dataset(name: str, environments: int) -> tuple[str, int | str, dict[str, in
     return known.name, known.version, known.domains
 
 
-def _counts(rows: list[dict[str, Any]], domains: dict[str, int], holdout: float) -> dict[tuple[int, str], int]:
-    """The number of examples of every split, from the card or else the least that the accuracies allow."""
+def _counts(
+    rows: list[dict[str, Any]], domains: dict[str, int], holdout: float, unlabelled: dict[int, float]
+) -> dict[tuple[int, str], int]:
+    """The number of examples of every split, from the card or else the least that the accuracies allow.
+
+    Of a test domain's part that is not held out a share may be given unlabelled, and tested nowhere.
+    """
     counts = {}
     for number, size in enumerate(domains.values()):
-        for part, known in (("in", size - int(size * holdout)), ("out", int(size * holdout))):
+        out = int(size * holdout)
+        given = int((size - out) * unlabelled.get(number, 0.0))
+        for part, known in (("in", size - out - given), ("out", out)):
             values = [row[f"env{number}_{part}_acc"] for row in rows if f"env{number}_{part}_acc" in row]
             counts[number, part] = known or _least_count([value for value in values if math.isfinite(value)])
     return counts
@@ -227,16 +251,30 @@ def _least_count(accuracies: list[float]) -> int:
 
 @dataclass
 class Exported:
-    """What an export wrote: how many jobs, and the ids of those that DomainBed has no form for."""
+    """What an export wrote.
+
+    Attributes:
+        jobs: How many jobs.
+        left_out: The ids of those that DomainBed has no form for.
+        mixed: Algorithms and datasets with jobs of several settings, which DomainBed's scripts do not tell apart.
+    """
 
     jobs: int = 0
     left_out: list[str] = field(default_factory=list)
+    mixed: list[str] = field(default_factory=list)
 
     def notes(self) -> list[str]:
         """What a person should know, in sentences."""
-        if not self.left_out:
-            return []
-        return [f"{len(self.left_out)} jobs were left out, since DomainBed has no such task: {_some(self.left_out)}."]
+        notes = []
+        if self.left_out:
+            why = "since they diverged or DomainBed has no such task"
+            notes.append(f"{len(self.left_out)} jobs were left out, {why}: {_some(self.left_out)}.")
+        if self.mixed:
+            notes.append(
+                "DomainBed's scripts would choose among jobs of several settings (recipes, steps, values set by hand, "
+                f"versions) as if they were one: {_some(self.mixed)}; export sweeps of one setting each."
+            )
+        return notes
 
 
 def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
@@ -250,6 +288,7 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
     """
     refuse_sealed(folder)
     done, store = Exported(), LocalStore(Path(out))
+    tables: dict[tuple[str, str, int], set[tuple[Any, ...]]] = defaultdict(set)
     for job in finished_jobs(LocalStore(Path(folder))):
         about = job.description
         task = about["task"]
@@ -261,6 +300,9 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
         store.put_atomic(f"{job.id}/results.jsonl", "".join(rows).encode())
         store.put_atomic(f"{job.id}/done", b"done")
         done.jobs += 1
+        row = about["algorithm"], about["dataset"], len(about["test_domains"])
+        tables[row].add((about["setting"], Variant.of(about)))
+    done.mixed = sorted({f"{row[0]} on {row[1]}" for row, settings in tables.items() if len(settings) > 1})
     if not done.jobs and not done.left_out:
         raise no_finished_job(folder)
     return done

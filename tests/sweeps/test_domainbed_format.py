@@ -104,9 +104,53 @@ def test_the_job_does_not_depend_on_where_it_ran_and_comes_once(tmp_path):
     moved["args"]["data_dir"] = moved["args"]["output_dir"] = "/other"
     write_run(tmp_path / "sweep", "one", [line(0)])
     write_run(tmp_path / "sweep", "other", [moved])
-    assert import_domainbed(tmp_path / "sweep", tmp_path / "store").jobs == 1
+    found = import_domainbed(tmp_path / "sweep", tmp_path / "store")
+    assert (found.jobs, found.doubled) == (1, ["one"]) and "1 runs are the same as others" in found.notes()[0]
     import_domainbed(tmp_path / "sweep", tmp_path / "store")
     assert len(list(finished_jobs(LocalStore(tmp_path / "store")))) == 1
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_an_interrupted_run_never_stands_for_the_whole_one_of_the_same_job(tmp_path, names):
+    whole, part = names
+    write_run(tmp_path / "sweep", whole, [line(0), line(300), line(600)])
+    write_run(tmp_path / "sweep", part, [line(0), line(300)], done=False)
+    found = import_domainbed(tmp_path / "sweep", tmp_path / "store", partial=True)
+    (job,) = finished_jobs(LocalStore(tmp_path / "store"))
+    assert [row["step"] for row in job.rows] == [1, 301, 601] and found.doubled == [part]
+
+
+def test_what_is_given_unlabelled_is_not_counted_as_tested_and_is_another_table(tmp_path):
+    """DomainBed takes the share from what is not held out."""
+    photo = line(0, test_envs=(2,))
+    photo["args"] |= {"uda_holdout_fraction": 0.5, "task": "domain_adaptation"}
+    write_run(tmp_path / "sweep", "plain", [line(0, test_envs=(2,))])
+    write_run(tmp_path / "sweep", "photo", [photo])
+    import_domainbed(tmp_path / "sweep", tmp_path / "store")
+    plain, adapted = sorted(
+        finished_jobs(LocalStore(tmp_path / "store")), key=lambda job: job.description["task"]["adapt"]
+    )
+    assert adapted.description["setting"] != plain.description["setting"]
+    # PACS has 1,670 photos: 334 are held out, and half of the other 1,336 given.
+    counts = [{split["name"]: split["count"] for split in job.description["splits"]} for job in (plain, adapted)]
+    assert [(one["photo/in"], one["photo/out"], one["sketch/in"]) for one in counts] == [
+        (1336, 334, 3144),
+        (668, 334, 3144),
+    ]
+    assert export_domainbed(tmp_path / "store", tmp_path / "out").left_out == [adapted.id]
+
+
+def test_an_export_says_what_domainbed_s_scripts_would_mix(tmp_path):
+    longer = line(0, seed=1)
+    longer["args"]["steps"] = 1201
+    write_run(tmp_path / "sweep", "one", [line(0), line(600)])
+    write_run(tmp_path / "sweep", "pair", [line(0, test_envs=(0, 1))])
+    import_domainbed(tmp_path / "sweep", tmp_path / "store")
+    assert export_domainbed(tmp_path / "store", tmp_path / "out").notes() == [], "pairs are for cross-validation"
+    write_run(tmp_path / "sweep", "longer", [longer])
+    import_domainbed(tmp_path / "sweep", tmp_path / "store")
+    (said,) = export_domainbed(tmp_path / "store", tmp_path / "out").notes()
+    assert "as if they were one: ERM on PACS; export" in said
 
 
 def test_selections_and_tables_read_it(tmp_path):
