@@ -86,6 +86,17 @@ def write_failure(store: Store, job_id: str, error: Exception) -> str:
 
 
 @contextlib.contextmanager
+def keeping(number: int) -> Iterator[None]:
+    """Restores what this process does at a signal, whatever is installed for it meanwhile; the main thread's alone."""
+    before = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(number, before)
+
+
+@contextlib.contextmanager
 def noticing(number: int) -> Iterator[Callable[[], bool]]:
     """Makes a signal only noticed while this lasts; gives the question whether it came."""
     came = threading.Event()

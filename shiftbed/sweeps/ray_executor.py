@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbed.errors import ShiftbedError
-from shiftbed.sweeps.attempt import attempt_remotely, noticing
+from shiftbed.sweeps.attempt import attempt_remotely, keeping, noticing
 from shiftbed.sweeps.executors import ClusterExecutor, needed
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
@@ -49,7 +49,8 @@ class RayExecutor(ClusterExecutor):
         self._ours = not self._ray.is_initialized()
         if self._ours:
             try:
-                self._ray.init(address=address, log_to_driver=False, logging_level="error")
+                with keeping(signal.SIGTERM):  # at which Ray would abort, and nobody would hear of what is saved
+                    self._ray.init(address=address, log_to_driver=False, logging_level="error")
             except (ConnectionError, ValueError, RuntimeError) as error:
                 where = address or os.environ.get("RAY_ADDRESS", "this machine")
                 raise ShiftbedError(f"There is no Ray cluster at {where}; start one with `ray start`.") from error

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -142,6 +144,23 @@ def slurm(monkeypatch):
 
     monkeypatch.setattr(slurm_executor, "TICK_SECONDS", 0.1)
     return slurm_executor.SlurmExecutor
+
+
+def test_ray_does_not_take_the_launcher_s_terminate_signal(tmp_path, monkeypatch):
+    """Ray has a handler of its own, which aborts: a launcher must live to say that all is saved."""
+    from shiftbed.sweeps.ray_executor import RayExecutor
+
+    def init(**_):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    made = SimpleNamespace(is_initialized=lambda: False, init=init, remote=lambda **_: lambda run: run)
+    monkeypatch.setitem(sys.modules, "ray", made)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        RayExecutor(LocalStore(tmp_path))
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Running(threading.Thread):
