@@ -49,7 +49,7 @@ class Merged:
     Attributes:
         jobs: How many jobs the store has now.
         new: How many of them are new.
-        differing: Jobs that several of the stores have, with other accuracies (trained on other devices).
+        differing: Jobs that several of the stores have, with other accuracies or ends (trained on other devices).
     """
 
     jobs: int
@@ -175,7 +175,8 @@ def _differing(store: LocalStore) -> list[str]:
             SELECT id, step, split FROM read_parquet({records}, union_by_name = true)
             SEMI JOIN (SELECT id FROM read_parquet({jobs}) GROUP BY id HAVING count(*) > 1) USING (id)
             GROUP BY id, step, split HAVING count(DISTINCT accuracy) > 1
-        ) ORDER BY id"""
+        ) UNION (SELECT id FROM read_parquet({jobs}) GROUP BY id HAVING count(DISTINCT (status, step)) > 1)
+        ORDER BY id"""
     with duckdb.connect() as db:
         return [job_id for (job_id,) in db.execute(query).fetchall()]
 

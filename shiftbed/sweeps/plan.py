@@ -246,7 +246,8 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
     clash = next((row for row in others if row["id"] not in known), None)
     if clash is not None:
         raise mixed_designs(clash, known)
-    new = [row for row in rows if row not in others]
+    elsewhere = {row["id"] for row in others}
+    new = [row for row in rows if row["id"] not in elsewhere]
     if new and not _is_stored(new, store):
         store.put_atomic(*_as_file(new))
 

@@ -137,6 +137,16 @@ def test_a_job_with_two_results_is_told_and_taken_alike_in_any_order(tmp_path):
     assert everything(LocalStore(tmp_path / "a")) == everything(one)
 
 
+def test_a_job_that_ended_otherwise_elsewhere_is_told(tmp_path):
+    """All that both recorded is equal: the one diverged after it."""
+    one, other = LocalStore(tmp_path / "one"), LocalStore(tmp_path / "other")
+    for number in range(2):
+        finish_job(one, number)
+    finish_job(other, 0)
+    finish_job(other, 1, steps=2, status="diverged")
+    assert merge([one.root, other.root], tmp_path / "a") == Merged(2, 2, [f"{1:020x}"])
+
+
 def rewrite(path, change):
     """A bundle with its members changed."""
     with zipfile.ZipFile(path) as file:
