@@ -69,6 +69,8 @@ def advice(dataset: str, point: tuple[ShiftEstimate, ShiftEstimate] | None, verd
 
 
 def _first_here(one: Verdict) -> str:
+    if BASELINE not in one.table.algorithms or len(one.table.algorithms) == 1:
+        return ""  # nothing was compared
     if one.leader == BASELINE:
         return f" In this sweep nothing is better than plain {BASELINE}."
     chance = "" if one.leader in one.better else f", though not by more than chance above {BASELINE}"

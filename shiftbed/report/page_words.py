@@ -58,10 +58,15 @@ def verdict(table: Table) -> Verdict:
     error = found[leader].standard_error
     doubt = "" if error is None else f" ± {error:.1f}"
     level = [name for name in found if name != leader and round(found[name].mean, 1) == round(found[leader].mean, 1)]
-    who = f"{listed([leader, *level])} are level" if level else f"{leader} is first"
+    if len(table.algorithms) == 1:
+        who = f"{leader} is alone"
+    else:
+        who = f"{listed([leader, *level])} are level" if level else f"{leader} is first"
     first = f"{table.dataset}: {who} with {found[leader].mean:.1f}{doubt} % (n = {found[leader].n})"
     if BASELINE not in found:
         return Verdict(table, leader, (), f"{first}; without {BASELINE} beside it, that says little.")
+    if len(table.algorithms) == 1:
+        return Verdict(table, leader, (), f"{first}; with nothing beside it, that says little.")
     tests = {name: test for name in found if (test := table.comparison(name)) is not None}
     # Of n pairs no p can be less than two in 2ⁿ: all signs one way, or all the other.
     enough = any(len(tests) * 2.0 ** (1 - test.n) <= SURE for test in tests.values())
@@ -89,6 +94,8 @@ def headline(verdicts: Sequence[Verdict]) -> str:
         return "There is no full comparison yet."
     if not any(BASELINE in one.table.chosen for one in known):
         return f"There is no {BASELINE} to compare with."
+    if all(len(one.table.algorithms) == 1 for one in known):
+        return f"{BASELINE} alone was trained: there is nothing to compare it with."
     better = [one for one in known if one.better]
     if not any(one.enough for one in known):
         return f"There are too few trials to tell any algorithm from {BASELINE}."
@@ -140,7 +147,8 @@ def next_steps(
     for one in verdicts:
         single = all(found.n == 1 for found in one.table.estimates.values() if found is not None)
         if one.leader is not None and (single or one.leader not in (BASELINE, *one.better)):
-            words = f"{one.table.dataset}: more trials would tell a difference from chance."
+            tell = "a difference from chance" if len(one.table.algorithms) > 1 else "how far its accuracy varies"
+            words = f"{one.table.dataset}: more trials would tell {tell}."
             steps.append((with_file(words, one.table.names.values()), more_trials(one.table)))
     if any(one.leader for one in verdicts):
         words = with_file("Train the chosen model again, ready to be loaded.", every)

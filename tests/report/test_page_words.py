@@ -91,6 +91,19 @@ def test_erm_in_front_or_missing_is_said():
     assert "±" not in alone.sentence  # one trial has no standard error
 
 
+@pytest.mark.parametrize("trials", [1, 6])
+def test_of_one_algorithm_alone_no_comparison_is_told(trials):
+    alone = verdict(table_of({"ERM": 0.6}, trials=trials))
+    assert headline([alone]) == "ERM alone was trained: there is nothing to compare it with."
+    assert "ERM is alone with 6" in alone.sentence and "better" not in alone.sentence
+    steps = next_steps(Path("d"), [alone], Status({}, {}, {}, None), Audit("d", 1, []), ["Toy"], True)
+    assert not [words for words, _ in steps if "difference" in words]
+    # A card's kind of shift is told, and of the sweep nothing: neither ERM alone nor CORAL alone beat anything.
+    for name in ("ERM", "CORAL"):
+        said = advice("PACS", None, [verdict(table_of({name: 0.6}, dataset="PACS", trials=trials))])
+        assert said.endswith("of 16 algorithms.")
+
+
 def test_algorithms_whose_numbers_print_alike_are_level_and_erm_stands_first_among_them():
     found = verdict(table_of({"ERM": 0.5, "CORAL": 0.5002, "IRM": 0.4}, trials=1))
     assert found.leader == "ERM"
