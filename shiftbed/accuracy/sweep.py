@@ -116,7 +116,7 @@ def models(folder: Path) -> list[JobRecords]:
     Jobs that are there for domain cross-validation alone are not asked: they stand in no table.
 
     Raises:
-        StoreError: No finished job kept its weights, or the sweep is sealed.
+        StoreError: No finished job that tests a domain kept its weights, or the sweep is sealed.
     """
     refuse_sealed(folder)  # the truth stands beside every prediction
     finished = list(finished_jobs(LocalStore(folder)))
@@ -128,6 +128,9 @@ def models(folder: Path) -> list[JobRecords]:
             f"No finished job in {folder} kept its weights; `shiftbed sweep ... --keep final` keeps them, and "
             f"`shiftbed best {folder}` makes those of the best job again."
         )
+    jobs = [job for job in jobs if job.description["test_domains"]]
+    if not jobs:
+        raise StoreError(f"The models in {folder} learned from all domains, so that they have seen all; add --on FOLDER.")
     jobs.sort(key=lambda job: (job.description["dataset"], *_task(job), -_validation(job), job.id))
     first_trials: dict[tuple[Any, ...], JobRecords] = {}
     for job in jobs:

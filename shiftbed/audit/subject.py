@@ -11,7 +11,7 @@ from shiftbed.selection.records import NO_STEP
 from shiftbed.sweeps.designs import DESIGNS, REDRAW, Design
 from shiftbed.sweeps.domainbed_format import REVISION
 from shiftbed.sweeps.plan import planned, planned_designs
-from shiftbed.sweeps.records import Records, no_finished_job
+from shiftbed.sweeps.records import Records, that_test
 from shiftbed.tables import Table, tables_of
 from shiftbed.training.store import LocalStore
 
@@ -44,13 +44,11 @@ class Subject:
                 numbers are not opened.
 
         Raises:
-            StoreError: No job is finished there.
+            StoreError: No job that tests a domain is finished there.
         """
         store = LocalStore(Path(folder))
         with Records(store, test=not blind) as records:
-            tasks = records.tasks(() if blind else METRICS)
-        if not tasks:
-            raise no_finished_job(folder)
+            tasks = that_test(records.tasks(() if blind else METRICS), folder)
         return cls(str(folder), tasks, list(planned(store).values()))
 
     @cached_property

@@ -25,7 +25,7 @@ from shiftbed.selection import (
     tasks_of,
 )
 from shiftbed.sweeps.blind import is_sealed, refuse_sealed
-from shiftbed.sweeps.records import finished_jobs, no_finished_job
+from shiftbed.sweeps.records import finished_jobs, no_finished_job, no_test_domain
 from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.device import find_runtime
 from shiftbed.training.job import Job
@@ -249,6 +249,9 @@ class Candidates:
         finished = list(finished_jobs(LocalStore(Path(folder))))
         if not finished:
             raise no_finished_job(folder)
+        finished = [job for job in finished if job.description["test_domains"]]  # none of them a model of all domains
+        if not finished:
+            raise no_test_domain(folder)
         test = whole_names(test, {name for job in finished for name in job.description["test_domains"]})
         beside = cross_validating(finished)
         jobs = [

@@ -70,6 +70,23 @@ def no_finished_job(folder: str | Path) -> StoreError:
     return StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
 
 
+def no_test_domain(folder: str | Path) -> StoreError:
+    """The error of a folder whose jobs learned from all domains, as `shiftbed best --all-domains` makes them."""
+    return StoreError(f"The jobs in {folder} learned from all domains and test none; name the folder of their sweep.")
+
+
+def that_test(tasks: Sequence[TaskRecords], folder: str | Path) -> list[TaskRecords]:
+    """The tasks that test a domain: a model of all domains has no number that a table, or its audit, could show.
+
+    Raises:
+        StoreError: No task does.
+    """
+    found = [task for task in tasks if task.tested]
+    if not found:
+        raise no_test_domain(folder) if tasks else no_finished_job(folder)
+    return found
+
+
 def finished_jobs(store: Store, test: bool | None = None) -> Iterator[JobRecords]:
     """All finished jobs of a store, by id. Whatever order they ran in, wherever, compacted or not, this is the same.
 

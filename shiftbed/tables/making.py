@@ -27,7 +27,7 @@ from shiftbed.selection import (
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import planned, planned_designs
-from shiftbed.sweeps.records import Records, no_finished_job
+from shiftbed.sweeps.records import Records, that_test
 from shiftbed.tables.estimates import StandardError
 from shiftbed.tables.grids import Grid, grid_text, render_grids, rows_csv
 from shiftbed.tables.missing import MissingJob
@@ -47,7 +47,7 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
         se: The standard error: "sample" (divisor n − 1), or "population" as in DomainBed's printed tables.
 
     Raises:
-        StoreError: No job is finished there, or the sweep is sealed.
+        StoreError: No job that tests a domain is finished there, or the sweep is sealed.
     """
     refuse_sealed(folder)
     one_of(se, get_args(StandardError), "standard error")
@@ -56,9 +56,7 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
     store = LocalStore(Path(folder))
     metrics = _metrics(rules)
     with Records(store, metrics) as records:
-        tasks = records.tasks(metrics)
-    if not tasks:
-        raise no_finished_job(folder)
+        tasks = that_test(records.tasks(metrics), folder)
     tables = tables_of(tasks, rules, planned(store).values(), se, str(folder))
     allowed = [table for table in tables if not (table.is_empty and table.lacking)]
     return tables if asked else allowed or tables

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import shiftbed
+from shiftbed.audit.verbs import audit_sweep
 from shiftbed.errors import StoreError
 from shiftbed.report.choosing import best, best_everywhere
 from shiftbed.sweeps.blind import seal
@@ -55,6 +56,31 @@ def test_a_model_learns_from_all_domains_with_the_values_that_are_best_in_the_me
     before = made.weights.read_bytes()
     assert best_everywhere(tmp_path / "sweep", tmp_path / "model").choice == made.choice, "it is not trained twice"
     assert made.weights.read_bytes() == before
+
+
+def test_a_model_of_all_domains_in_the_folder_of_its_sweep_changes_no_number_and_no_choice(tmp_path):
+    made_sweep(tmp_path)
+    before, audited = shiftbed.read_tables(tmp_path), audit_sweep(tmp_path, blind=True).as_dict()
+    chosen = best(tmp_path, tmp_path / "model").choice
+    assert best_everywhere(tmp_path, tmp_path).elsewhere == TESTED
+    after = shiftbed.read_tables(tmp_path)
+    assert [table.estimates for table in after] == [table.estimates for table in before]
+    assert [table.draws for table in after] == [table.draws for table in before]
+    assert audit_sweep(tmp_path, blind=True).as_dict() == audited
+    assert best(tmp_path, tmp_path / "model").choice == chosen
+    assert best_everywhere(tmp_path, tmp_path / "model").elsewhere == TESTED
+
+
+def test_what_compares_says_that_a_model_of_all_domains_tests_none(tmp_path):
+    made_sweep(tmp_path / "sweep")
+    model = tmp_path / "model"
+    best_everywhere(tmp_path / "sweep", model)
+    verbs = (shiftbed.read_tables, audit_sweep, lambda folder: best(folder, tmp_path / "again"))
+    for verb in verbs:
+        with pytest.raises(StoreError, match="learned from all domains and test none; name the folder of their sweep"):
+            verb(model)
+    with pytest.raises(StoreError, match=r"learned from all domains, so that they have seen all; add --on FOLDER"):
+        shiftbed.predict_sweep(model)
 
 
 def test_of_another_algorithm_and_with_labels_of_the_test_domains_it_says_so(tmp_path):
