@@ -64,6 +64,8 @@ def shiftbed(monkeypatch, capsys, tmp_path):
         (["train", "EmojiStyles", "ERM", "--test", "noto", "--set", "lr"], "--set takes name=value, not 'lr'."),
         (["train", "EmojiStyles", "ERM", "--test", "noto", "--code", "no.py"], "There is no Python file at no.py"),
         (["tables", "nowhere"], "There is no finished job in nowhere"),
+        (["compact", "nowhere"], "There is no finished job in nowhere"),
+        (["merge", ".", "--out", "all"], "There is no finished job in .; `shiftbed sweep"),
         (["status", "nowhere"], "There is no sweep in nowhere"),
         (["tables", "x", "--groups", "near-far"], "--groups goes with --view groups, which is not asked for; ask"),
         (["tables", "x", "--view", "eoa", "--against", "y"], "--against goes with the usual tables, which"),
@@ -511,6 +513,12 @@ def test_images_without_labels_are_predicted_file_by_file(shiftbed, tmp_path):
     assert header == "domain,path,label,prediction,confidence,role"
     assert row.split(",") == ["unlabelled", "first.png", "", *known[3:5], ""]
     assert "which has no domains" in shiftbed("predictions", run, "--on", str(folder), "--domains", "0").err
+    (folder / "monday").mkdir()
+    (folder / "first.png").rename(folder / "monday" / "first.png")  # found where `predict` finds it
+    below = shiftbed("predictions", run, "--on", str(folder)).out.splitlines()[1]
+    assert below.split(",") == ["unlabelled", "monday/first.png", "", *known[3:5], ""]
+    (folder / "monday" / "first.png").unlink()
+    assert "There are no images in unlabelled or the" in shiftbed("predictions", run, "--on", "unlabelled").err
 
 
 def test_a_domain_with_a_comma_is_named_as_it_is(shiftbed, tmp_path, monkeypatch):

@@ -14,12 +14,16 @@ Sweep = Annotated[Path, typer.Argument(help="The sweep's folder.")]
 def compact(folder: Sweep) -> None:
     """Writes the records of finished jobs into a few files that are quick to read."""
     from shiftbed.sweeps.compaction import compact as run
+    from shiftbed.sweeps.compaction import part_names
     from shiftbed.sweeps.records import no_finished_job
     from shiftbed.training.store import LocalStore
 
     if folder.is_file():
         raise no_finished_job(folder)
-    made = run(LocalStore(folder))
+    store = LocalStore(folder)
+    made = run(store)
+    if not part_names(store):
+        raise no_finished_job(folder)
     console.print(f"{plural(made.jobs, 'job')} in {plural(made.parts, 'new part')}.", highlight=False)
     next_command(f"shiftbed tables {word(folder)}")
 

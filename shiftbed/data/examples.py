@@ -94,6 +94,11 @@ def list_folder(folder: Path) -> Listing:
     Raises:
         DataError: The folder is missing or empty, a domain has no image, or a class is in one domain only.
     """
+    if folder.is_file():
+        raise DataError(
+            f"{folder} is a file; a dataset is a folder of domain/class/image files, or a manifest (.csv, .jsonl, "
+            ".ndjson or .parquet)."
+        )
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder}; a dataset is a folder of domain/class/image files.")
     domains = subfolders(folder)

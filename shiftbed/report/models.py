@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shiftbed.data import MultiDomainDataset, example_names
+from shiftbed.data import DATASETS, MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
 from shiftbed.data.examples import images_in
+from shiftbed.data.finding import walk_images
 from shiftbed.data.images import readable
-from shiftbed.errors import ShiftbedError, StoreError
+from shiftbed.data.roots import prepared_names
+from shiftbed.errors import DataError, ShiftbedError, StoreError
 from shiftbed.registry import whole_names
 from shiftbed.report.choosing import OF_BLIND
 from shiftbed.sweeps.blind import refuse_sealed
@@ -29,20 +31,22 @@ def predictions(
 
     Args:
         run: The folder of a trained model.
-        dataset: The dataset, by default the one that it was trained on; or a folder of images without labels.
+        dataset: The dataset, by default the one that it was trained on; or a folder of images without labels, which may lie
+            in folders below it.
         domains: Its domains; all by default.
         skip_corrupt: Leave out files of a folder that cannot be read.
 
     Raises:
-        DataError: Files of a folder cannot be read.
+        DataError: There are no images in a folder, or some cannot be read.
         StoreError: The folder does not say what the model was trained on, and no dataset is named.
     """
     model, folder = load(run), weights_file(Path(run)).parent
-    files = images_in(Path(dataset)) if dataset is not None and Path(dataset).is_dir() else []
-    if files and domains:
-        raise ShiftbedError(f"{dataset} is a folder of images, which has no domains; leave them out.")
-    files = readable(files, skip_corrupt) if files else []
-    rows = _of_files(model, files) if files else _of_dataset(model, folder, dataset or _trained_on(folder), domains)
+    if dataset is not None and _is_folder(dataset):
+        if domains:
+            raise ShiftbedError(f"{dataset} is a folder of images, which has no domains; leave them out.")
+        rows = _of_files(model, Path(dataset), skip_corrupt)
+    else:
+        rows = _of_dataset(model, folder, dataset or _trained_on(folder), domains)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["domain", "path", "label", "prediction", "confidence", "role"])
@@ -53,10 +57,20 @@ def predictions(
 Said = tuple[str, str | Path, str, str, str, str]  # a row: domain, path, label, prediction, confidence, role
 
 
-def _of_files(model: Model, files: Sequence[Path]) -> Iterator[Said]:
-    """What a model says of image files, of whose labels nothing is known."""
+def _is_folder(name: str) -> bool:
+    """Whether a name is a folder of images; that of a dataset is the dataset, though its own folder may lie here."""
+    folder = Path(name)
+    return folder.is_dir() and bool(images_in(folder) or name not in {*DATASETS, *prepared_names()})
+
+
+def _of_files(model: Model, folder: Path, skip_corrupt: bool) -> Iterator[Said]:
+    """What a model says of the image files in a folder and below it, of whose labels nothing is known."""
+    files = sorted(walk_images(folder))
+    if not files:
+        raise DataError(f"There are no images in {folder} or the folders below it.")
+    files = readable(files, skip_corrupt)
     for path, (said, confidence) in zip(files, _says(model, files), strict=True):
-        yield path.parent.name, path.name, "", said, confidence, ""
+        yield folder.resolve().name, path.relative_to(folder).as_posix(), "", said, confidence, ""
 
 
 def _of_dataset(model: Model, folder: Path, dataset: str, domains: Sequence[str]) -> Iterator[Said]:

@@ -117,8 +117,8 @@ def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
     The sources stay as they are. Of a job that several have, one is taken, the same in whatever order they are merged.
 
     Raises:
-        StoreError: A source is not there; one is sealed and another, or the store, is not; or one has a sweep of
-            another search design that would stand in the same table.
+        StoreError: A source is not there or no sweep; one is sealed and another, or the store, is not; or one has a
+            sweep of another search design that would stand in the same table.
     """
     store = LocalStore(Path(folder))
     compact(store)  # so that the order is that of the parts
@@ -129,12 +129,14 @@ def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
             continue
         if not source.is_dir():
             raise StoreError(f"There is no folder or bundle {source}; name a sweep's folder or a bundle of one.")
-        _add(LocalStore(source), store)
+        if not _add(LocalStore(source), store):
+            raise no_finished_job(source)
     after = outcomes(store)
     return Merged(len(after), len(after.keys() - before.keys()), _differing(store))
 
 
-def _add(source: LocalStore, store: LocalStore) -> None:
+def _add(source: LocalStore, store: LocalStore) -> bool:
+    """Adds what a folder has of a sweep, and says whether it has anything."""
     if is_sealed(source) != is_sealed(store):
         if is_sealed(store) or part_names(store):
             raise StoreError(
@@ -149,11 +151,14 @@ def _add(source: LocalStore, store: LocalStore) -> None:
     for part in known:
         add_part(store, part, source.root)
     with tempfile.TemporaryDirectory() as scratch:
-        for part in write_parts(loose_jobs(source, part_jobs(source, known)), Path(scratch)):
+        more = write_parts(loose_jobs(source, part_jobs(source, known)), Path(scratch))
+        for part in more:
             add_part(store, part, Path(scratch))
-    for key in source.list("plans"):
+    plans = list(source.list("plans"))
+    for key in plans:
         store.create_exclusive(key, source.get(key) or b"")
     carry_times(source, store)
+    return bool(known or more or plans)
 
 
 def _with_metrics(store: LocalStore, folder: Path, metrics: Sequence[str]) -> LocalStore:

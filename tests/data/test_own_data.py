@@ -33,6 +33,12 @@ def test_a_folder_becomes_a_dataset_that_every_command_finds(folder, root):
     assert not list(root.rglob("*.partial")) and not list(root.rglob("*.lock"))
 
 
+def test_a_file_that_is_no_manifest_is_told_what_one_is(tmp_path, root):
+    (tmp_path / "list.txt").write_text("a.png cat here")
+    with pytest.raises(DataError, match=r"list.txt is a file; a dataset is a folder .*, or a manifest \(.csv, .jsonl"):
+        prepare(str(tmp_path / "list.txt"))
+
+
 def test_images_of_one_size_are_kept_and_others_reduced_to_288_but_never_enlarged(folder, root):
     prepare(str(folder))
     third, square, one = (domain.inputs for domain in load("mine").domains)
