@@ -63,6 +63,17 @@ def test_a_job_s_line_has_its_steps_and_its_accuracies_over_images():
     assert "test  35.0 %" in line, "(0.25 · 30 + 0.65 · 10) / 40"
 
 
+@pytest.mark.parametrize("story", [demo.FULL, demo.FAST])
+def test_what_the_demo_says_of_its_jobs_fits_into_80_columns(story):
+    for request in (story.digits, story.emoji):
+        for job in plan(request):
+            about = {**job.describe(), "splits": ABOUT["splits"]}
+            records = JobRecords(about, "done", [{"step": 200, "splits": SPLITS}])
+            line = demo.job_line(records, brief=True)
+            assert len(line) <= 80 and job.algorithm in line and ",".join(job.task.test_domains) in line
+            assert "validation  50.0 %  test  35.0 %" in line
+
+
 def test_a_job_without_records_has_a_line_too():
     assert "validation      –" in demo.job_line(JobRecords(ABOUT, "diverged", []))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from rich.console import Console
@@ -100,7 +101,8 @@ def demo(out: Path, workers: int | None, console: Console, story: Story = FULL) 
     """
 
     def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        lines = [fill(line, console.width) if len(line) > console.width else line for line in text.split("\n")]
+        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
     console.rule("1. How far apart are the domains, and in what way?")
     _measure(story, out, console, say)
@@ -164,13 +166,13 @@ def _telling(view: SweepView, store: LocalStore, say: Callable[[str], None]) -> 
                 said.add(job.id)
                 result = Result.read(store, job.id)
                 found: dict[str, Any] = result.parsed(job.id) if result else {"status": "done", "records": []}
-                say(job_line(JobRecords(job.describe(), found["status"], found["records"])))
+                say(job_line(JobRecords(job.describe(), found["status"], found["records"]), brief=True))
 
     return show
 
 
-def job_line(job: JobRecords) -> str:
-    """What a finished job was and reached, in a line."""
+def job_line(job: JobRecords, brief: bool = False) -> str:
+    """What a finished job was and reached, in a line; a brief one fits into a terminal of 80 columns."""
     about = job.description
     last: dict[str, Any] = job.rows[-1] if job.rows else {"step": 0, "splits": {}}
 
@@ -181,9 +183,11 @@ def job_line(job: JobRecords) -> str:
         right = sum(one["accuracy"] * one["count"] for one in found)
         return f"{100 * right / images:5.1f} %" if images else "     –"
 
-    who = f"{about['dataset']:13} {about['algorithm']:8} tests {','.join(about['test_domains']):13}"
-    which = f"draw {about['draw']} trial {about['trial']}  {last['step']:4} steps"
-    return f"{who} {which}  validation {mean('validation')}  test {mean('test')}  {job.id[:8]}"
+    who, tested = f"{about['dataset']:13} {about['algorithm']:8}", f"{','.join(about['test_domains']):13}"
+    reached = f"validation {mean('validation')}  test {mean('test')}  {job.id[:8]}"
+    if brief:
+        return f"{who} {tested}  {reached}"
+    return f"{who} tests {tested} draw {about['draw']} trial {about['trial']}  {last['step']:4} steps  {reached}"
 
 
 def _predict(story: Story, out: Path, console: Console, say: Callable[[str], None]) -> None:
