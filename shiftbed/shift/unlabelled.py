@@ -18,7 +18,7 @@ def with_unlabelled(dataset: MultiDomainDataset, folder: str | Path) -> MultiDom
     Raises:
         DataError: There are no images, one cannot be read, or the dataset is not of colour images.
     """
-    shape = dataset.card.input_shape
+    shape = dataset.card.input_shape or _shape_of_all(dataset)
     if shape and (len(shape) != 3 or shape[0] != 3):
         raise DataError(f"The inputs of {dataset.card.name} are no colour images, so that files cannot join them.")
     files = sorted(walk_images(Path(folder)))
@@ -38,3 +38,12 @@ def with_unlabelled(dataset: MultiDomainDataset, folder: str | Path) -> MultiDom
     domain = Domain(name, inputs, np.full(len(made), -1))
     counts = {**dataset.card.domains, name: len(made)}
     return MultiDomainDataset(dataset.card.model_copy(update={"domains": counts}), (*dataset.domains, domain))
+
+
+def _shape_of_all(dataset: MultiDomainDataset) -> tuple[int, ...] | None:
+    """Channels, height and width, if all images have the same; the card of own folders does not say so."""
+    shapes = {getattr(domain.inputs, "shape", ())[1:] for domain in dataset.domains}
+    if len(shapes) > 1 or shapes == {()}:
+        return None
+    height, width, channels = shapes.pop()
+    return channels, height, width

@@ -100,6 +100,26 @@ def test_messages_and_notes_name_classes():
         matched(two, two[(two.labels == 0) | (two.inputs[:, 0] < 10)], 0)
 
 
+@pytest.mark.parametrize(("sizes", "side"), [([32, 32], (32, 32)), ([32, 48], (40, 30))])
+def test_images_without_labels_join_own_folders_at_their_size_if_these_have_one(tmp_path, monkeypatch, sizes, side):
+    from PIL import Image
+
+    from shiftbed.data import load
+    from shiftbed.data.prepare import prepare
+    from shiftbed.shift.unlabelled import with_unlabelled
+
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    for site, size in zip(("a", "b"), sizes, strict=True):
+        for number in range(4):
+            folder = tmp_path / "mine" / site / ("cat", "dog")[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (size, size), (number, size, 0)).save(folder / f"{number}.png")
+    (tmp_path / "next").mkdir()
+    Image.new("RGB", (30, 40)).save(tmp_path / "next" / "0.png")
+    prepare(str(tmp_path / "mine"))
+    assert with_unlabelled(load("mine"), tmp_path / "next")["next"].inputs[0].shape == (*side, 3)
+
+
 def test_images_without_labels_join_a_dataset_at_its_size(tmp_path):
     from PIL import Image
 
