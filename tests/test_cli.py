@@ -268,6 +268,21 @@ def test_a_pasted_class_becomes_a_model_and_every_step_s_weights_load(shiftbed, 
     assert len(rows) > 1000
     best = shiftbed("best", run, "--out", str(tmp_path / "best"), "--code", str(code))
     assert "chose Mine" in best.out and f"--code {code}" in best.out.replace("\n", " ")
+    audited = shiftbed("audit", run, "--brief", "--code", str(code)).out
+    assert f"shiftbed audit {run} --run --code {code}" in audited, "what follows knows the class, too"
+
+
+@pytest.mark.parametrize(("options", "again"), [((), "starts anew"), (("--all-domains",), "goes on from its last")])
+def test_a_model_that_is_stopped_says_what_the_same_command_does(shiftbed, monkeypatch, options, again):
+    from shiftbed.report import choosing
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    for verb in ("best", "best_everywhere"):
+        monkeypatch.setattr(choosing, verb, stop)
+    found = shiftbed("best", "sweep", *options)
+    assert found.code == 130 and f"Stopped; the same command {again}" in found.out
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from shiftbed.cli.shared import (
     plural,
     say,
     stoppable,
+    with_files,
     word,
 )
 from shiftbed.errors import ShiftbedError
@@ -94,4 +95,5 @@ def audit(
     if is_sealed(LocalStore(folder)):
         next_command(f"shiftbed unblind {word(folder)}")
     else:
-        next_command(*([] if run else [f"shiftbed audit {word(folder)} --run"]), f"shiftbed tables {word(folder)}")
+        study_too = f"shiftbed audit {word(folder)} --run{with_files(code)}"
+        next_command(*([] if run else [study_too]), f"shiftbed tables {word(folder)}")

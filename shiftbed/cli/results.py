@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 
 from shiftbed.cli.notes import best_command
 from shiftbed.cli.shared import (
+    STOPPED,
     AsJson,
     Code,
     Device,
@@ -118,10 +119,14 @@ def best(
     if SELECTIONS[selection].oracle:
         read_tables(folder, [selection])  # its looks at test domains are written down
     verb = choosing.best_everywhere if all_domains else partial(choosing.best, test=names(test))
-    with work_bar(console) as show:
-        made: choosing.Best | choosing.Everywhere = verb(
-            folder, out, selection=selection, algorithm=algorithm, device=device, on_step=partial(show, "training")
-        )
+    try:
+        with work_bar(console) as show:
+            made: choosing.Best | choosing.Everywhere = verb(
+                folder, out, selection=selection, algorithm=algorithm, device=device, on_step=partial(show, "training")
+            )
+    except KeyboardInterrupt:
+        say(f"\nStopped; the same command {'goes on from its last checkpoint' if all_domains else 'starts anew'}.")
+        raise typer.Exit(STOPPED) from None
     written: list[str] = []
     if export:
         path = made.weights.with_suffix(".onnx")
