@@ -15,10 +15,13 @@ from shiftbed.hashing import canonical
 from shiftbed.networks import FeaturizerModule, stride_first
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
+from shiftbed.training.device import numerics
 from shiftbed.training.store import read_json
+from shiftbed.training.streams import reseed
 from shiftbed.training.trainer import TRANSDUCTIVE_BATCH, Trainer, cpu_evaluation_batch
 
 BATCH = 256
+SHOWN = 8  # images that a model and its copy must predict alike
 
 
 def encode_weights(trainer: Trainer) -> bytes:
@@ -42,8 +45,33 @@ def encode_weights(trainer: Trainer) -> bytes:
     early = [name for name, module in trainer.algorithm.named_modules() if getattr(module, "strides_first", False)]
     if early:  # initial weights had the network changed, which its own weights do not tell
         about["strides_first"] = early
+    weights = trainer.weights()
+    if not _is_whole(trainer, about, weights):
+        about["whole"] = False
     # One entry: several are written in no fixed order, and equal jobs have equal files.
-    return save(trainer.weights(), {"shiftbed": canonical(about).decode()})
+    return save(weights, {"shiftbed": canonical(about).decode()})
+
+
+@torch.no_grad()
+def _is_whole(trainer: Trainer, about: dict[str, Any], weights: dict[str, torch.Tensor]) -> bool:
+    """Whether a new object with these weights predicts alike; a pasted class may keep more than weights."""
+    algorithm = trainer.algorithm
+    classes = [type(module) for module in algorithm.modules() if isinstance(module, Algorithm)]
+    if all(cls.__module__.startswith("shiftbed.") for cls in classes):
+        return True
+    split, mode = trainer.job.task.of_role("test")[0], algorithm.training
+    x = trainer.data.evaluation_inputs(trainer.data.pool.places(split)[:SHOWN])
+    outputs = []
+    try:
+        for one in (algorithm, _rebuilt(about, weights).to(x.device)):
+            reseed(trainer.job.id, trainer.step, "evaluation")
+            with numerics("float32", trainer.runtime):
+                outputs.append(one.eval().predict(x).float())
+    except Exception:  # what was built in training may be missing in many ways
+        return False
+    finally:
+        algorithm.train(mode)
+    return torch.allclose(*outputs, rtol=1e-3, atol=1e-3)
 
 
 def encode_logits(trainer: Trainer) -> bytes:
@@ -110,31 +138,37 @@ class Model:
 
     def _inputs(self, images: np.ndarray | Sequence[Any]) -> torch.Tensor:
         device = next(self.algorithm.parameters()).device
+        shape = tuple(self.about["input_shape"])
+        if all(isinstance(one, np.ndarray) and one.dtype != np.uint8 and one.shape == shape for one in images):
+            images = np.asarray(images)  # rows of an array, as whoever takes some of a dataset's inputs has them
         if isinstance(images, np.ndarray) and images.dtype != np.uint8:
+            if images.shape[1:] != shape:
+                given = f"{images.dtype} of shape {images.shape[1:]}"
+                raise DataError(f"The model takes inputs of shape {shape} or images H×W×C of uint8, not {given}.")
             return torch.from_numpy(images).float().to(device)
         if isinstance(images, np.ndarray) and self._augmentation.size is None:  # of one size: all at once
-            self._refuse_channels(images.shape[-1] if images.ndim == 4 else 0)
+            _refuse_others(images[0] if len(images) else images, shape[0])
             together = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
             return as_model_input(self._resized(together).to(device))
-        arrays = [_as_array(image, self.about["input_shape"][0]) for image in images]
-        self._refuse_channels(arrays[0].shape[-1] if arrays else 0)
+        arrays = self._arrays(images)
         if self._augmentation.size is not None:
             sizes = np.array([array.shape[:2] for array in arrays])
             return augment(padded(arrays).to(device), self._augmentation.evaluation(sizes).to(device))
         return as_model_input(self._together(arrays).to(device))
 
+    def _arrays(self, images: Sequence[Any]) -> list[np.ndarray]:
+        channels = self.about["input_shape"][0]
+        arrays = [_as_array(image, channels) for image in images]
+        for array in arrays:
+            _refuse_others(array, channels)
+        return arrays
+
     def resized(self, images: Sequence[Any]) -> np.ndarray:
         """Images of any sizes as bytes N×H×W×C, at the size that the network was trained on."""
-        arrays = [_as_array(image, self.about["input_shape"][0]) for image in images]
-        return self._together(arrays).permute(0, 2, 3, 1).contiguous().numpy()
+        return self._together(self._arrays(images)).permute(0, 2, 3, 1).contiguous().numpy()
 
     def _together(self, arrays: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.cat([self._resized(torch.from_numpy(array).permute(2, 0, 1)[None]) for array in arrays])
-
-    def _refuse_channels(self, given: int) -> None:
-        needs = self.about["input_shape"][0]
-        if given != needs:
-            raise DataError(f"The model takes images H×W×C of {needs} channels, and these have {given or 'none'}.")
 
     def _resized(self, images: torch.Tensor) -> torch.Tensor:
         """Images of the size that the network was trained on, made as those were."""
@@ -142,6 +176,15 @@ class Model:
         if images.shape[2:] == size:
             return images
         return torch.nn.functional.interpolate(images.float(), size=size, mode="area").round().byte()
+
+
+def _refuse_others(array: np.ndarray, channels: int) -> None:
+    """Refuses what is no image of bytes: shares of 1, taken for bytes, would be black."""
+    if array.dtype != np.uint8:
+        raise DataError(f"The model takes images H×W×C of uint8, 0 to 255, and these are {array.dtype}.")
+    given = array.shape[2] if array.ndim == 3 else 0
+    if given != channels:
+        raise DataError(f"The model takes images H×W×C of {channels} channels, and these have {given or 'none'}.")
 
 
 def _as_array(image: Any, channels: int) -> np.ndarray:
@@ -192,6 +235,25 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     if "shiftbed" not in metadata:
         raise StoreError(f"{path} was not written by shiftbed, or by a version before models could be loaded.")
     about = json.loads(metadata["shiftbed"])
+    name = about["algorithm"]
+    if not about.get("whole", True):
+        raise StoreError(
+            f"{name} predicts with more than the parameters and buffers that {path} holds; register what it keeps "
+            "besides as buffers, in its constructor, and train again."
+        )
+    try:
+        algorithm = _rebuilt(about, tensors)
+    except RuntimeError as error:  # torch's word for tensors of other shapes
+        raise StoreError(f"{path} belongs to another version of {name}: {' '.join(str(error).split())}") from error
+    return Model(algorithm.to(device), about["classes"], about)
+
+
+def _rebuilt(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Algorithm:
+    """A new object of an algorithm's class with the tensors of a trained one.
+
+    Raises:
+        RuntimeError: Its parameters are others.
+    """
     shape, classes = tuple(about["input_shape"]), about["classes"]
     unlabelled = {"unlabeled_domains": about.get("unlabeled_domains", 0)}
     hparams = {**about["hparams"], **about["network"], **unlabelled, "initial_weights": None}
@@ -199,9 +261,9 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     missing, _ = algorithm.load_state_dict(tensors, strict=False)
     lost = [name for name in missing if name in dict(algorithm.named_parameters())]
     if lost:
-        raise StoreError(f"{path} lacks {', '.join(lost[:3])}: it belongs to another version of {about['algorithm']}.")
+        raise RuntimeError(f"it lacks {', '.join(lost[:3])}.")
     _as_initial_weights_had_it(algorithm, tensors, about.get("strides_first", []))
-    return Model(algorithm.to(device), classes, about)
+    return algorithm
 
 
 def _as_initial_weights_had_it(algorithm: Algorithm, tensors: dict[str, torch.Tensor], early: Sequence[str]) -> None:

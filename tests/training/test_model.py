@@ -1,5 +1,6 @@
 """Models that load: the same answers as the records say, from arrays, pictures and files."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import shiftbed
+from shiftbed.algorithms import ALGORITHMS, ERM, register
 from shiftbed.data import load as load_dataset
 from shiftbed.data.images import decode
 from shiftbed.errors import AlgorithmError, DataError, StoreError
@@ -75,6 +77,90 @@ def test_images_of_any_size_come_to_the_size_that_was_trained_on(run, tmp_path):
     assert np.allclose(model.predict(larger), model.predict(images)), "the mean of equal pixels is the pixel"
     mixed = model.predict([images[0], larger[1], images[2, :5], larger[3]])
     assert np.allclose(mixed[[0, 1, 3]], model.predict(images)[[0, 1, 3]])
+
+
+def test_images_that_are_no_bytes_are_refused_and_not_taken_for_black_ones(run):
+    model, images = shiftbed.load(run[0]), np.array(load_dataset("ColoredDigits")["-90%"].inputs[:3])
+    for wrong in ([image / 255 for image in images], [*images[:2], images[2].astype(np.int64)]):
+        with pytest.raises(DataError, match=r"takes images H×W×C of uint8, 0 to 255, and these are"):
+            model.predict(wrong)
+    with pytest.raises(DataError, match=r"shape \(2, 8, 8\) or images H×W×C of uint8, not float64 of shape \(8, 8, 2\)"):
+        model.predict(images / 255)
+    with pytest.raises(DataError, match="of 2 channels, and these have 3"):
+        model.predict([images[0], np.concatenate([images[1], images[1][..., :1]], axis=2)])
+    inputs = images.transpose(0, 3, 1, 2) / 255
+    assert np.allclose(model.predict(inputs), model.predict(images), atol=1e-6), "inputs as the network takes them"
+    assert np.allclose(model.predict(list(inputs)), model.predict(inputs), atol=1e-6)
+
+
+class KeepsABuffer(ERM):
+    """As it should be: what predictions need besides the network is a buffer."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        self.register_buffer("bias", torch.zeros(num_classes))
+
+    def update(self, minibatches, unlabeled=None):
+        metrics = super().update(minibatches)
+        self.bias += torch.tensor([1.0, -1.0])
+        return metrics
+
+    def predict(self, x):
+        return super().predict(x) + self.bias
+
+
+class KeepsATensor(KeepsABuffer):
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        del self.bias
+        self.bias = torch.zeros(num_classes)
+
+
+class BuildsANetwork(ERM):
+    def update(self, minibatches, unlabeled=None):
+        metrics = super().update(minibatches)
+        if not hasattr(self, "first"):
+            self.first = copy.deepcopy(self.network)
+        return metrics
+
+    def predict(self, x):
+        return (self.network if self.training or not hasattr(self, "first") else self.first)(x)
+
+
+@pytest.mark.parametrize(
+    ("cls", "wrapped"), [(KeepsABuffer, False), (KeepsATensor, False), (KeepsATensor, True), (BuildsANetwork, False)]
+)
+def test_a_loaded_model_predicts_as_the_trained_one_or_says_why_it_cannot(cls, wrapped, tmp_path):
+    register()(cls)
+    name = f"EoA({cls.__name__})" if wrapped else cls.__name__
+    trainer = Trainer(tiny_job(name, lr=0.05))
+    for _ in range(4):
+        trainer.advance()
+    (tmp_path / "weights.safetensors").write_bytes(encode_weights(trainer))
+    if cls is not KeepsABuffer:
+        with pytest.raises(StoreError, match=r"predicts with more than the parameters and buffers .* train again\.$"):
+            shiftbed.load(tmp_path)
+        return
+    split = next(one for one in trainer.job.task.splits if one.name == "-90%/in")
+    outputs = shiftbed.load(tmp_path).outputs(load_dataset("ColoredDigits")["-90%"].inputs[split.indices])[0]
+    assert np.allclose(outputs, trainer.logits()["-90%/in"], atol=1e-5)
+
+
+def test_weights_of_another_version_of_a_class_are_one_sentence(run, tmp_path):
+    class Changing(ERM):
+        pass
+
+    register()(Changing)
+    (tmp_path / "weights.safetensors").write_bytes(encode_weights(Trainer(tiny_job("Changing"))))
+
+    class Wider(ERM):
+        def __init__(self, input_shape, num_classes, num_domains, hparams):
+            super().__init__(input_shape, num_classes + 1, num_domains, hparams)
+
+    register()(Wider)
+    ALGORITHMS.add("Changing", ALGORITHMS["Wider"])
+    with pytest.raises(StoreError, match="belongs to another version of Changing"):
+        shiftbed.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["MTL", "ARM"])
