@@ -80,7 +80,7 @@ def run_job(
         raise StoreError("The best weights are those of the best validation, which this lean job does not record.")
     started = time.perf_counter()
     with one_thread():
-        trainer, rows = resume(job, store, files, runtime)
+        trainer, rows = resume(job, store, files, runtime, keep)
         first = trainer.step
         outcome = _train(trainer, rows, store, files, keep, on_step, should_stop, tracker)
         _add_times(store, files, runtime, steps=trainer.step - first, seconds=time.perf_counter() - started)
@@ -103,7 +103,7 @@ def _train(
     saved = time.monotonic()
     while trainer.step < recipe.steps:
         if should_stop():
-            save(trainer, rows, store, files)
+            save(trainer, rows, store, files, keep)
             return "stopped"
         on_step(trainer.step + 1, trainer.advance())
         if trainer.step % recipe.evaluate_every and trainer.step < recipe.steps:
@@ -121,7 +121,7 @@ def _train(
             store.put_atomic(files.logits.format(step=trainer.step), encode_logits(trainer))
         if time.monotonic() - saved < SAVE_SECONDS:
             continue
-        save(trainer, rows, store, files)
+        save(trainer, rows, store, files, keep)
         saved = time.monotonic()
         # A process that slept through another's finish must not go on for nothing.
         if trainer.step < recipe.steps and store.get(files.done) is not None:
@@ -137,7 +137,7 @@ def _is_best(rows: list[Row], job: Job) -> bool:
     return all(mean < means[-1] for mean in means[:-1])
 
 
-def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles) -> None:
+def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, keep: Keep) -> None:
     """Saves records, then the checkpoint that covers them: a checkpoint without its records would lose rows.
 
     Until the job is done the numbers of test splits are in the checkpoint alone. An algorithm with state that cannot be
@@ -146,18 +146,19 @@ def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles) -> No
     known, _ = apart(rows, _tests(trainer.job))
     store.put_atomic(files.records, encode_records(known))
     if not unsaved(trainer.algorithm):
-        store.put_atomic(files.checkpoint, encode_checkpoint(trainer, rows))
+        store.put_atomic(files.checkpoint, encode_checkpoint(trainer, rows, keep))
 
 
-def resume(job: Job, store: Store, files: JobFiles, runtime: Runtime) -> tuple[Trainer, list[Row]]:
+def resume(job: Job, store: Store, files: JobFiles, runtime: Runtime, keep: Keep) -> tuple[Trainer, list[Row]]:
     """A trainer at the last checkpoint, with the rows up to it; later rows are dropped and will be computed again.
 
     It is a trainer at the start if there is no checkpoint, if rows before it are missing (another process wrote over
-    them), or if it does not fit a new object of the algorithm's class: starting over gives the same result.
+    them), if weights or logits of their steps are now to be kept and were not, or if it does not fit a new object of
+    the algorithm's class: starting over gives the same result.
     """
     data = store.get(files.checkpoint)
     checkpoint = decode_checkpoint(data, job) if data else None
-    if checkpoint is not None:
+    if checkpoint is not None and (keep in ("none", "final") or keep == checkpoint.get("keep", keep)):
         step = checkpoint["state"]["step"]
         known = [row for row in parse_records(store.get(files.records)) if row["step"] <= step]
         rows = joined(known, checkpoint.get("test", ()))
@@ -167,7 +168,7 @@ def resume(job: Job, store: Store, files: JobFiles, runtime: Runtime) -> tuple[T
     return Trainer(job, runtime), []
 
 
-def encode_checkpoint(trainer: Trainer, rows: list[Row]) -> bytes:
+def encode_checkpoint(trainer: Trainer, rows: list[Row], keep: Keep) -> bytes:
     """The state of a trainer as bytes that load without running code."""
     buffer = io.BytesIO()
     torch.save(
@@ -175,6 +176,7 @@ def encode_checkpoint(trainer: Trainer, rows: list[Row]) -> bytes:
             "format": CHECKPOINT_FORMAT,
             "job": trainer.job.id,
             "recorded": [row["step"] for row in rows],
+            "keep": keep,
             "test": apart(rows, _tests(trainer.job))[1],
             "state": trainer.state(),
         },

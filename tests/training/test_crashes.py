@@ -135,8 +135,8 @@ CRASH_POINTS = {"write": 9, "fsync": 20, "replace": 7, "link": 3}
 
 
 def test_the_test_notices_when_the_checkpoint_is_saved_before_its_records(tmp_path, monkeypatch):
-    def swapped(trainer, rows, into, files):
-        into.put_atomic(files.checkpoint, run.encode_checkpoint(trainer, rows))
+    def swapped(trainer, rows, into, files, keep):
+        into.put_atomic(files.checkpoint, run.encode_checkpoint(trainer, rows, keep))
         into.put_atomic(files.records, b"".join(run.canonical(row) + b"\n" for row in rows))
 
     job = tiny_job("IRM", steps=4)

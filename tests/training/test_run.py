@@ -129,6 +129,26 @@ def test_a_finished_job_is_not_run_again_and_leaves_no_checkpoint(local):
     assert local.get(JobFiles(job.id).checkpoint) == b""
 
 
+@pytest.mark.parametrize("keep", ["best", "all", "logits"])
+def test_a_job_begun_without_keeping_weights_has_them_all_in_the_end(keep, local, tmp_path):
+    job, whole, made = tiny_job("ERM", steps=8, every=2, lr=0.02), LocalStore(tmp_path / "whole"), []
+    stop = {"should_stop": lambda: len(made) == 5, "on_step": lambda step, _: made.append(step)}
+    run_job(job, whole, keep=keep)
+    run_job(job, local, **stop)
+    run_job(job, local, keep=keep)
+    kept = {path.name: path.read_bytes() for path in (whole.root / "jobs" / job.id).glob("*.safetensors")}
+    assert kept and kept == {path.name: path.read_bytes() for path in local.root.glob("jobs/*/*.safetensors")}
+
+
+@pytest.mark.parametrize(("before", "then"), [("best", "best"), ("none", "final"), ("all", "none")])
+def test_what_is_kept_loses_no_steps_where_nothing_is_missing(before, then, local):
+    made = []
+    again = {"on_step": lambda step, _: made.append(step)}
+    run_job(tiny_job("ERM"), local, keep=before, should_stop=lambda: len(made) == 5, **again)
+    run_job(tiny_job("ERM"), local, keep=then, **again)
+    assert made == [1, 2, 3, 4, 5, 6]
+
+
 def test_evaluations_in_quick_succession_cost_no_checkpoint_each_and_change_nothing(local, tmp_path, monkeypatch):
     job, other = tiny_job("ERM", steps=5, every=1), LocalStore(tmp_path / "other")
     run_job(job, local)
@@ -218,13 +238,13 @@ def test_an_update_that_returns_nothing_is_refused(local):
 
 def test_checkpoints_of_other_jobs_and_newer_formats_are_refused(local, monkeypatch):
     job, other = tiny_job("ERM"), tiny_job("ERM", trial=1)
-    foreign = run.encode_checkpoint(Trainer(other), [])
+    foreign = run.encode_checkpoint(Trainer(other), [], "none")
     local.put_atomic(JobFiles(job.id).checkpoint, foreign)
     with pytest.raises(StoreError, match=f"belongs to job {other.id}"):
         run_job(job, local)
     with monkeypatch.context() as patch:
         patch.setattr(run, "CHECKPOINT_FORMAT", 99)
-        newer = run.encode_checkpoint(Trainer(job), [])
+        newer = run.encode_checkpoint(Trainer(job), [], "none")
     local.put_atomic(JobFiles(job.id).checkpoint, newer)
     with pytest.raises(StoreError, match="newer shiftbed"):
         run_job(job, local)
@@ -239,7 +259,7 @@ def test_a_torn_description_of_an_unfinished_job_is_one_sentence(local):
 
 def test_a_torn_checkpoint_makes_the_job_start_over(local):
     job = tiny_job("ERM")
-    whole = run.encode_checkpoint(Trainer(job), [])
+    whole = run.encode_checkpoint(Trainer(job), [], "none")
     local.put_atomic(JobFiles(job.id).checkpoint, whole[: len(whole) // 2])
     assert run_job(job, local) == "done"
 
