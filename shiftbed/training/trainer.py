@@ -157,7 +157,7 @@ class Trainer:
             raise AlgorithmError(f"{name}.update() returned {metrics!r}; it must return a dict of numbers to watch.")
         loss = torch.as_tensor(metrics.get("loss", 0.0), device=self._made.device)
         self._made += 1
-        bad = torch.where(torch.isfinite(loss), math.inf, self._made)
+        bad = torch.where(torch.isfinite(loss).all(), math.inf, self._made)
         self._bad_step.copy_(torch.minimum(self._bad_step, bad))
         return metrics
 
@@ -193,6 +193,8 @@ class Trainer:
 
     @torch.inference_mode()
     def _evaluate_splits(self, splits: Sequence[Split], predict: Predict) -> dict[str, dict[str, Any]]:
+        if not splits:  # of training domains that are trained on whole
+            return {}
         pool = self.data.pool
         places = [pool.places(split) for split in splits]
         words = [self._words(split) for split in splits]
@@ -287,7 +289,10 @@ def _fuse(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _optimizers(algorithm: nn.Module) -> list[torch.optim.Optimizer]:
-    """The optimizers an algorithm holds, and those of one that it wraps."""
-    found = [value for value in vars(algorithm).values() if isinstance(value, torch.optim.Optimizer)]
+    """The optimizers an algorithm holds, also in lists and dicts, and those of one that it wraps."""
+    found = []
+    for value in vars(algorithm).values():
+        held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        found += [one for one in held if isinstance(one, torch.optim.Optimizer)]
     inner = getattr(algorithm, "inner", None)
     return found + (_optimizers(inner) if isinstance(inner, nn.Module) else [])

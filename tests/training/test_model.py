@@ -84,7 +84,7 @@ def test_images_that_are_no_bytes_are_refused_and_not_taken_for_black_ones(run):
     for wrong in ([image / 255 for image in images], [*images[:2], images[2].astype(np.int64)]):
         with pytest.raises(DataError, match=r"takes images H×W×C of uint8, 0 to 255, and these are"):
             model.predict(wrong)
-    with pytest.raises(DataError, match=r"shape \(2, 8, 8\) or images H×W×C of uint8, not float64 of shape \(8, 8, 2\)"):
+    with pytest.raises(DataError, match=r"shape \(2, 8, 8\) or images .* not float64 of shape \(8, 8, 2\)"):
         model.predict(images / 255)
     with pytest.raises(DataError, match="of 2 channels, and these have 3"):
         model.predict([images[0], np.concatenate([images[1], images[1][..., :1]], axis=2)])

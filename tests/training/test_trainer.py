@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from shiftbed.algorithms import ERM, register
+from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import load
 from shiftbed.data.arrays import write_arrays
 from shiftbed.data.dataset import Card, Domain
 from shiftbed.data.load import forget
-from shiftbed.protocols import LeaveOut
+from shiftbed.errors import AlgorithmError
+from shiftbed.protocols import Fixed, LeaveOut
 from shiftbed.training import pool
 from shiftbed.training.device import Runtime, numerics
 from shiftbed.training.job import make_job
@@ -155,6 +157,46 @@ def test_a_fresh_optimizer_keeps_its_place_in_the_schedule():
         assert group["lr"] == pytest.approx(initial * learning_rate_factor(how, 6)), name
         first = next(iter(_optimizers(trainer.algorithm)[0].state.values()))
         assert first["step"] == 1, "its moments are new"
+
+
+def test_a_schedule_reaches_optimizers_in_lists_and_dicts():
+    class Several(ERM):
+        def __init__(self, input_shape, num_classes, num_domains, hparams):
+            super().__init__(input_shape, num_classes, num_domains, hparams)
+            self.optimizers = [torch.optim.SGD(self.featurizer.parameters(), lr=0.4)]
+            self.by_name = {"classifier": torch.optim.SGD(self.classifier.parameters(), lr=0.2)}
+
+    register()(Several)
+    how = recipe("quick", "ColoredDigits", steps=10, schedule="cosine")
+    for name in ("Several", "EoA(Several)"):
+        trainer = Trainer(make_job("ColoredDigits", name, LeaveOut(("-90%",)), how))
+        for _ in range(6):
+            trainer.advance()
+        inside = innermost(trainer.algorithm)
+        rates = [one.param_groups[0]["lr"] for one in (*inside.optimizers, *inside.by_name.values())]
+        assert rates == pytest.approx([0.2, 0.1]), "half of them in the middle"
+
+
+def test_what_learns_from_validation_says_so_where_all_is_trained_on():
+    how = recipe("quick", "ColoredDigits", steps=2, evaluate_every=1)
+    whole = Fixed(train=("+90%",), test=("-90%",), validation=("+80%",))
+    trainer = Trainer(make_job("ColoredDigits", "SWAD", whole, how))
+    trainer.advance()
+    with pytest.raises(AlgorithmError, match="SWAD needs held-out images of the training domains"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_loss_that_is_no_single_number_is_watched_too(bad):
+    class ByDomain(ERM):
+        def update(self, minibatches, unlabeled=None):
+            loss = super().update(minibatches)["loss"]
+            return {"loss": torch.stack([loss, loss * (math.nan if bad else 1)])}
+
+    register()(ByDomain)
+    trainer = Trainer(tiny_job("ByDomain"))
+    trainer.advance()
+    assert trainer.diverged_at() == (1 if bad else None)
 
 
 def test_the_rate_rises_evenly_and_then_follows_the_schedule():
