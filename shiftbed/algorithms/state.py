@@ -21,9 +21,12 @@ HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 def capture(algorithm: nn.Module) -> dict[str, Any]:
     """What `nn.Module` leaves out: optimizers (anything with a state of its own), plain values, and what is frozen."""
+    plain, here = {name: value for name, value in _attributes(algorithm) if _plain(value)}, _device(algorithm)
     return {
         "stateful": {name: value.state_dict() for name, value in _attributes(algorithm) if _stateful(value)},
-        "plain": {name: _encoded(value) for name, value in _attributes(algorithm) if _plain(value)},
+        "plain": {name: _encoded(value) for name, value in plain.items()},
+        # A checkpoint is loaded on the host, and a class may keep tensors there too: which, it must say.
+        "beside": [name for name, value in plain.items() if all(one.device == here for one in _tensors(value))],
         "trainable": [parameter.requires_grad for parameter in algorithm.parameters()],
         "rng": _generator_state(getattr(algorithm, "rng", None)),
     }
@@ -31,8 +34,9 @@ def capture(algorithm: nn.Module) -> dict[str, Any]:
 
 def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
     """Gives a new object what `capture` saved of another, and nothing that both would then change."""
+    here, beside = _device(algorithm), state.get("beside", state["plain"])  # which earlier versions did not say
     for name, value in state["plain"].items():
-        setattr(algorithm, name, deepcopy(value))
+        setattr(algorithm, name, _placed(value, here) if name in beside else deepcopy(value))
     for name, value in state["stateful"].items():
         getattr(algorithm, name).load_state_dict(deepcopy(value))
     for parameter, trainable in zip(algorithm.parameters(), state["trainable"], strict=True):
@@ -42,6 +46,20 @@ def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
         bits = GENERATORS[saved["bit_generator"]]()
         bits.state = {name: _as_words(value) for name, value in saved.items()}
         algorithm.rng = np.random.Generator(bits)  # type: ignore[assignment]
+
+
+def _device(algorithm: nn.Module) -> torch.device:
+    """Where an algorithm's weights are."""
+    return next(algorithm.parameters(), torch.empty(0)).device
+
+
+def _placed(value: Any, device: torch.device) -> Any:
+    """A copy with its tensors on a device."""
+    if isinstance(value, dict):
+        return {key: _placed(item, device) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_placed(item, device) for item in value)
+    return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value
 
 
 def _generator_state(generator: Any) -> dict[str, Any] | None:

@@ -219,6 +219,24 @@ class Normed(ERM):
         self.optimizer = self.make_optimizer()
 
 
+def test_swad_read_on_the_host_continues_where_its_weights_are():
+    """Checkpoints are read on the host; a segment that stayed there could not be averaged with a GPU's weights."""
+    swad = build("SWAD", dtype=torch.float32)
+    swad.update(make_batches(0, dtype=torch.float32))
+    swad.evaluated({"a": {"loss": 1.0}})
+    elsewhere = build("SWAD", dtype=torch.float32).to("meta")
+    elsewhere.set_extra_state(swad.get_extra_state())
+    assert {mean.device.type for mean, _, _ in elsewhere.queue} == {"meta"}
+    elsewhere.notes = torch.zeros(2)  # by its own choice not where the weights are
+    again = build("SWAD", dtype=torch.float32).to("meta")
+    again.set_extra_state(elsewhere.get_extra_state())
+    assert again.notes.device.type == "cpu"
+    swad.queue[0][0].zero_()
+    here = build("SWAD", dtype=torch.float32)
+    here.set_extra_state(swad.get_extra_state())
+    assert here.queue[0][0] is not swad.queue[0][0], "nothing that both would change"
+
+
 def averaged_copy(algorithm):
     """The network with the averaged weights, for tests that recompute what depends on them."""
     with algorithm.averaged():
