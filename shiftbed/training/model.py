@@ -71,7 +71,8 @@ def _is_whole(trainer: Trainer, about: dict[str, Any], weights: dict[str, torch.
         return False
     finally:
         algorithm.train(mode)
-    return torch.allclose(*outputs, rtol=1e-3, atol=1e-3)
+    trained, again = outputs
+    return torch.allclose(trained, again, rtol=1e-3, atol=1e-3)
 
 
 def encode_logits(trainer: Trainer) -> bytes:
@@ -147,7 +148,7 @@ class Model:
                 raise DataError(f"The model takes inputs of shape {shape} or images H×W×C of uint8, not {given}.")
             return torch.from_numpy(images).float().to(device)
         if isinstance(images, np.ndarray) and self._augmentation.size is None:  # of one size: all at once
-            _refuse_others(images[0] if len(images) else images, shape[0])
+            _refuse_others(images[0], shape[0])
             together = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
             return as_model_input(self._resized(together).to(device))
         arrays = self._arrays(images)
@@ -156,7 +157,7 @@ class Model:
             return augment(padded(arrays).to(device), self._augmentation.evaluation(sizes).to(device))
         return as_model_input(self._together(arrays).to(device))
 
-    def _arrays(self, images: Sequence[Any]) -> list[np.ndarray]:
+    def _arrays(self, images: np.ndarray | Sequence[Any]) -> list[np.ndarray]:
         channels = self.about["input_shape"][0]
         arrays = [_as_array(image, channels) for image in images]
         for array in arrays:

@@ -109,6 +109,8 @@ class Trainer:
 
     def _within_memory(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
         """A step; where the memory does not suffice, one that needs less of it and comes to the same, or a sentence."""
+        inside = innermost(self.algorithm)
+        before = inside.step
         while True:
             try:
                 if self._captured is None or isinstance(self.algorithm, Wrapper):
@@ -119,7 +121,8 @@ class Trainer:
             except torch.OutOfMemoryError as error:
                 for optimizer in _optimizers(self.algorithm):
                     optimizer.zero_grad()
-                if not self._save_memory():
+                # Where the algorithm inside has made its update, and its wrapper lacks memory, it must not make another.
+                if inside.step != before or not self._save_memory():
                     raise AlgorithmError(
                         f"{self.job.algorithm} with {self.data.batch_size} examples a domain needs more memory than "
                         f"{self.runtime.device} has; set a smaller batch_size."
@@ -127,13 +130,12 @@ class Trainer:
 
     def _save_memory(self) -> bool:
         """Parts of a batch one after the other for separable losses, else activations computed twice, if possible."""
+        algorithm = innermost(self.algorithm)
         if self._captured is not None:  # its graph holds memory of its own, and always the whole batch
-            inside = innermost(self.algorithm)
-            self._captured = self.algorithm.tape = inside.tape = None
-            vars(inside).pop("update", None)
+            self._captured = self.algorithm.tape = algorithm.tape = None
+            vars(algorithm).pop("update", None)
             return True
-        algorithm = self.algorithm
-        if live_norms(algorithm):  # parts have other statistics, and what is computed twice counts twice in them
+        if live_norms(self.algorithm):  # parts have other statistics, and what is computed twice counts twice in them
             return False
         if ALGORITHMS[self.job.algorithm].separable and type(algorithm).update is Algorithm.update:
             algorithm.parts *= 2

@@ -200,14 +200,27 @@ class FullMemory:
         monkeypatch.setattr(SmallConv, "forward", forward)
 
 
-def test_a_batch_that_does_not_fit_is_taken_in_parts(monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["SD", "EoA", "SWAD(SD)"])
+def test_a_batch_that_does_not_fit_is_taken_in_parts(name, monkeypatch, tmp_path):
     whole, parts = LocalStore(tmp_path / "whole"), LocalStore(tmp_path / "parts")
-    job = tiny_job("SD", batch_size=8)
+    job = tiny_job(name, batch_size=8)
     run_job(job, whole)
     FullMemory(monkeypatch, holds=4)
     assert run_job(job, parts) == "done"
     for one, two in zip(shiftbed_rows(tmp_path / "whole", job), shiftbed_rows(tmp_path / "parts", job), strict=True):
         assert one["splits"]["-90%/in"]["loss"] == pytest.approx(two["splits"]["-90%/in"]["loss"], rel=1e-4)
+
+
+def test_a_wrapper_that_does_not_fit_makes_no_second_update_of_the_algorithm_inside(monkeypatch):
+    trainer = Trainer(tiny_job("EoA"))
+
+    def full(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(trainer.algorithm, "iterate", full)
+    with pytest.raises(AlgorithmError, match="needs more memory than cpu has"):
+        trainer.advance()
+    assert trainer.algorithm.inner.step == 1
 
 
 def test_a_captured_step_that_does_not_fit_goes_on_plainly():
