@@ -75,7 +75,8 @@ def run_job(
     if not store.create_exclusive(files.job, canonical(job.describe())):
         # When and what is evaluated is not in the id: whoever came first has set it, and all rows follow it.
         described = parse_description(job.id, store.get(files.job) or b"")
-        job = replace(job, recipe=recipe_of(described), lean=tuple(described.get("lean", ())))
+        when = {"evaluate_every": recipe_of(described).evaluate_every}  # not its paths, which may be of another machine
+        job = replace(job, recipe=job.recipe.model_copy(update=when), lean=tuple(described.get("lean", ())))
     if keep == "best" and not all(is_recorded(job, split) for split in job.task.of_role("validation")):
         raise StoreError("The best weights are those of the best validation, which this lean job does not record.")
     started = time.perf_counter()

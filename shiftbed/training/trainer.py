@@ -121,7 +121,7 @@ class Trainer:
             except torch.OutOfMemoryError as error:
                 for optimizer in _optimizers(self.algorithm):
                     optimizer.zero_grad()
-                # Where the algorithm inside has made its update, and its wrapper lacks memory, it must not make another.
+                # Where the algorithm inside has made its update and a wrapper lacks memory, it must make no other.
                 if inside.step != before or not self._save_memory():
                     raise AlgorithmError(
                         f"{self.job.algorithm} with {self.data.batch_size} examples a domain needs more memory than "

@@ -5,13 +5,19 @@ import json
 import os
 
 import pytest
+import timm
 import torch
 from safetensors.torch import load as load_safetensors
+from safetensors.torch import save_file
 
 from shiftbed.algorithms import ERM, register
 from shiftbed.errors import AlgorithmError, DataError, StoreError
+from shiftbed.hashing import canonical
+from shiftbed.protocols import LeaveOut
 from shiftbed.training import run, store
 from shiftbed.training.files import Result
+from shiftbed.training.job import make_job
+from shiftbed.training.recipes import recipe
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trainer import Trainer
@@ -208,6 +214,22 @@ def test_whoever_comes_first_sets_the_evaluation_interval(local):
     run_job(first, local, should_stop=lambda: len(made) == 5, on_step=lambda step, _: made.append(step))
     run_job(second, local)
     assert [row["step"] for row in finished(local, first)["records"]] == [4, 8]
+
+
+def test_initial_weights_may_have_moved_since_a_job_was_planned(local, tmp_path):
+    torch.manual_seed(0)
+    first, moved = tmp_path / "first.safetensors", tmp_path / "moved.safetensors"
+    save_file(timm.create_model("resnet26", num_classes=0).state_dict(), first)
+
+    def job_from(file):
+        how = recipe("quick", "ColoredDigits", network="resnet26", initial_weights=str(file), steps=1)
+        return make_job("ColoredDigits", "ERM", LeaveOut(("-90%",)), how, overrides={"batch_size": 2})
+
+    planned = job_from(first)
+    local.create_exclusive(JobFiles(planned.id).job, canonical(planned.describe()))
+    first.rename(moved)
+    assert job_from(moved).id == planned.id
+    assert run_job(job_from(moved), local) == "done"
 
 
 def test_a_late_process_leaves_a_finished_job_tidy(local):
