@@ -1,8 +1,8 @@
 """The whole state of an algorithm, as plain values and tensors that load without running code.
 
-`nn.Module` knows parameters and buffers. Classes written elsewhere keep more: optimizers and schedulers, counters,
-tensors, flags. What is understood is saved; what is not is named, so that the engine can start such a job over instead
-of resuming it wrongly.
+`nn.Module` knows parameters and buffers. Classes written elsewhere keep more, and so do their layers: optimizers and
+schedulers, counters, tensors, flags. What is understood is saved; what is not is named, so that the engine can start
+such a job over instead of resuming it wrongly.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,16 @@ from torch import nn
 
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng", "tape", "update"}  # the last two are the engine's
 GENERATORS = {"Philox": np.random.Philox, "PCG64": np.random.PCG64}
-HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.device, torch.dtype, torch.Size)
+LIBRARIES = ("torch", "torchvision", "timm", "shiftbed")  # attributes of their layers do not change in training
 
 
 def capture(algorithm: nn.Module) -> dict[str, Any]:
     """What `nn.Module` leaves out: optimizers (anything with a state of its own), plain values, and what is frozen."""
-    plain, here = {name: value for name, value in _attributes(algorithm) if _plain(value)}, _device(algorithm)
     return {
         "stateful": {name: value.state_dict() for name, value in _attributes(algorithm) if _stateful(value)},
-        "plain": {name: _encoded(value) for name, value in plain.items()},
-        # A checkpoint is loaded on the host, and a class may keep tensors there too: which, it must say.
-        "beside": [name for name, value in plain.items() if all(one.device == here for one in _tensors(value))],
+        "plain": _plain_values(algorithm),
+        "layers": {name: _plain_values(layer) for name, layer in _foreign_layers(algorithm).items()},
         "trainable": [parameter.requires_grad for parameter in algorithm.parameters()],
         "rng": _generator_state(getattr(algorithm, "rng", None)),
     }
@@ -34,9 +33,10 @@ def capture(algorithm: nn.Module) -> dict[str, Any]:
 
 def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
     """Gives a new object what `capture` saved of another, and nothing that both would then change."""
-    here, beside = _device(algorithm), state.get("beside", state["plain"])  # which earlier versions did not say
-    for name, value in state["plain"].items():
-        setattr(algorithm, name, _placed(value, here) if name in beside else deepcopy(value))
+    layers = state.get("layers", {})  # checkpoints of earlier versions have none
+    for part, values in {"": state["plain"], **layers}.items():
+        for name, value in values.items():
+            setattr(algorithm.get_submodule(part), name, deepcopy(value))
     for name, value in state["stateful"].items():
         getattr(algorithm, name).load_state_dict(deepcopy(value))
     for parameter, trainable in zip(algorithm.parameters(), state["trainable"], strict=True):
@@ -46,20 +46,6 @@ def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
         bits = GENERATORS[saved["bit_generator"]]()
         bits.state = {name: _as_words(value) for name, value in saved.items()}
         algorithm.rng = np.random.Generator(bits)  # type: ignore[assignment]
-
-
-def _device(algorithm: nn.Module) -> torch.device:
-    """Where an algorithm's weights are."""
-    return next(algorithm.parameters(), torch.empty(0)).device
-
-
-def _placed(value: Any, device: torch.device) -> Any:
-    """A copy with its tensors on a device."""
-    if isinstance(value, dict):
-        return {key: _placed(item, device) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_placed(item, device) for item in value)
-    return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value
 
 
 def _generator_state(generator: Any) -> dict[str, Any] | None:
@@ -82,20 +68,51 @@ def _as_words(value: Any) -> Any:
 
 
 def unsaved(algorithm: nn.Module) -> list[str]:
-    """The attributes whose state a checkpoint would lose."""
-    own = {id(tensor) for tensor in (*algorithm.parameters(), *algorithm.buffers())}
-    optimizers = {id(value) for _, value in _attributes(algorithm) if isinstance(value, torch.optim.Optimizer)}
+    """The attributes, also of what is wrapped and of layers, whose state a checkpoint would lose."""
+    own = [*algorithm.parameters(), *algorithm.buffers()]
+    wrapped = [module for module in algorithm.modules() if _saves_itself(module)]
+    return [name for holder in (*wrapped, *_foreign_layers(algorithm).values()) for name in _lost(holder, own)]
+
+
+def _lost(holder: nn.Module, own: list[torch.Tensor]) -> list[str]:
+    """The attributes of one module whose state is lost, among an algorithm that has these tensors of its own."""
+    known, memory = {id(tensor) for tensor in own}, {_memory(tensor) for tensor in own} - {0}
+    optimizers = {id(value) for _, value in _attributes(holder) if isinstance(value, torch.optim.Optimizer)}
     lost = []
-    for name, value in _attributes(algorithm):
+    for name, value in _attributes(holder):
         tensors = list(_tensors(value))
-        if tensors and all(id(tensor) in own for tensor in tensors):
+        if tensors and all(id(tensor) in known for tensor in tensors):
             continue  # a list of the network's own parameters comes with the network
-        saved = _plain(value) and not any(tensor.requires_grad or id(tensor) in own for tensor in tensors)
+        # What looks into the network's memory (`weight.data`) would come back as a copy, and look no more.
+        saved = _plain(value) and not any(tensor.requires_grad or _memory(tensor) in memory for tensor in tensors)
         # A scheduler that drives a discarded optimizer would come back driving the new one.
         attached = _stateful(value) and id(getattr(value, "optimizer", None)) in {*optimizers, id(None)}
-        if not (saved or attached or isinstance(value, HARMLESS)):
+        if not (saved or (attached and _saves_itself(holder)) or isinstance(value, HARMLESS)):
             lost.append(name)
     return lost
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where the memory of a tensor begins; 0 if it has none."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _saves_itself(module: nn.Module) -> bool:
+    """Whether a module, as every algorithm, says itself what `nn.Module` leaves out."""
+    return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
+def _foreign_layers(algorithm: nn.Module) -> dict[str, nn.Module]:
+    """The layers that no library defines, by name: they may count, as a gradient reversal that warms up does."""
+    return {
+        name: layer
+        for name, layer in algorithm.named_modules()
+        if type(layer).__module__.partition(".")[0] not in LIBRARIES and not _saves_itself(layer)
+    }
+
+
+def _plain_values(holder: nn.Module) -> dict[str, Any]:
+    return {name: _encoded(value) for name, value in _attributes(holder) if _plain(value)}
 
 
 def _attributes(algorithm: nn.Module) -> list[tuple[str, Any]]:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shiftbed.algorithms import ALGORITHMS, ERM, Batches, Wrapper
 from shiftbed.algorithms.base import NEEDS, call_hook
+from shiftbed.algorithms.state import unsaved
 from shiftbed.errors import AlgorithmError
 from tests.algorithms import common
 from tests.algorithms.common import Examples
@@ -101,6 +102,7 @@ def test_saved_and_loaded_into_a_new_object_the_next_steps_are_the_same(name):
     for before in (0, 3, 11):
         algorithm = build(name, dtype=torch.float32)
         train(algorithm, before, dtype=torch.float32)
+        assert not unsaved(algorithm)
         file = io.BytesIO()
         torch.save(algorithm.state_dict(), file)
         other = build(name, seed=7, dtype=torch.float32)

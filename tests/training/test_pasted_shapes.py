@@ -133,6 +133,52 @@ class OwnParameters(Pasted):
             self.params[0].mul_(0.9)
 
 
+class Warming(nn.Module):
+    """A layer that counts its calls in a plain attribute, as gradient reversals that warm up are published."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * (1 + self.calls)
+
+
+@shape(resumes=True)
+class CountingLayer(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.warming = Warming()
+
+    def factor(self):
+        return self.warming(torch.ones(()))
+
+
+@shape(resumes=False)
+class RememberingLayer(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.warming = Warming()
+        self.warming.recent = deque([0.0], maxlen=3)
+
+    def factor(self):
+        return 1 + sum(self.warming.recent)
+
+    def after(self, loss):
+        self.warming.recent.append(loss.item())
+
+
+@shape(resumes=False)
+class LooksIntoMemory(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.seen = self.classifier.weight.data
+
+    def factor(self):
+        return 1 + self.seen.square().sum()
+
+
 @shape(resumes=False)
 class ListOfObjects(Pasted):
     class MovingAverage:
@@ -241,9 +287,9 @@ class OtherOptimizer(Pasted):
             self.optimizer = torch.optim.Adam(self.classifier.parameters(), lr=0.01)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [*SHAPES, "EoA(PrivateAttribute)", "EoA(CountingLayer)", "EoA(Deque)"])
 def test_interrupted_it_ends_as_if_it_had_not_been(name, tmp_path):
-    cls, resumes = SHAPES[name]
+    cls, resumes = SHAPES[name.removeprefix("EoA(").removesuffix(")")]
     register()(cls)
     job = tiny_job(name)
     files = JobFiles(job.id)
@@ -265,6 +311,8 @@ def test_harmless_attributes_are_not_called_unsaved():
             self.names = ("a", "b")
             self.criterion_class = nn.CrossEntropyLoss
             self.nothing = None
+            self.device = torch.device("cpu")
+            self.kind, self.size = torch.float32, self.classifier.weight.shape
 
     register()(Harmless)
     assert unsaved(Trainer(tiny_job("Harmless")).algorithm) == []
