@@ -26,6 +26,7 @@ __all__ = [
     "Wrapper",
     "call_hook",
     "has_hook",
+    "looks_around",
     "register",
 ]
 
@@ -262,6 +263,14 @@ class Wrapper(Algorithm):
     def current(self, x: torch.Tensor) -> torch.Tensor:
         """The logits of the weights being trained."""
         return self.inner.current(x)
+
+
+def looks_around(cls: type[Algorithm]) -> bool:
+    """Whether a prediction depends on the other images of a batch; of a `predict` written elsewhere, that it may."""
+    owner = next(base for base in cls.__mro__ if "predict" in vars(base))
+    foreign = not owner.__module__.startswith("shiftbed.")
+    needs, inner = (*cls.needs, *getattr(owner, "needs", ())), getattr(cls, "inner_class", None)
+    return foreign or "test batches" in needs or (inner is not None and looks_around(inner))
 
 
 Hook = Literal["start", "epoch", "evaluated"]

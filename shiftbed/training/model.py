@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm
+from shiftbed.algorithms.base import looks_around
 from shiftbed.data.images import ERRORS, Refused, decode, decode_image, image_size
 from shiftbed.errors import DataError, StoreError
 from shiftbed.hashing import canonical
@@ -96,7 +97,7 @@ class Model:
         self.about = about
         self._augmentation = Augmentation(**about["preprocessing"]["augmentation"])
         some = min(BATCH, cpu_evaluation_batch(about["input_shape"]))
-        self._batch = TRANSDUCTIVE_BATCH if "test batches" in algorithm.needs else some
+        self._batch = TRANSDUCTIVE_BATCH if looks_around(type(algorithm)) else some
 
     def predict(self, images: np.ndarray | Sequence[Any]) -> np.ndarray:
         """The probability of every class for each image.

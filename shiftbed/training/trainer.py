@@ -11,6 +11,7 @@ from torch import nn
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, Wrapper, call_hook, has_hook
 from shiftbed.algorithms.averaging import live_norms
+from shiftbed.algorithms.base import looks_around
 from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
@@ -31,7 +32,7 @@ EVALUATION_BATCH = 512
 CPU_EVALUATION_BATCH = 512 * 64 * 64  # pixels; 512 images of 224 pixels a side take ResNet-50 5 GB
 GPU_EVALUATION_BATCH = 256 * 224 * 224  # pixels
 COMPILED_EVALUATION = 64 * 64  # pixels; compiling for larger images takes longer than all evaluations of a job save
-TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction depends on the batch
+TRANSDUCTIVE_BATCH = 64  # of one domain, for algorithms whose prediction may depend on the batch
 Predict = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -69,6 +70,7 @@ class Trainer:
         self._bad_step = torch.tensor(math.inf, device=runtime.device)
         self._made = torch.tensor(0.0, device=runtime.device)
         self._checkpointing = False
+        self._apart = looks_around(type(self.algorithm))  # then no batch has images of two domains, as in DomainBed
         self._captured = self._accelerated()
 
     def _accelerated(self) -> CapturedStep | None:
@@ -200,7 +202,7 @@ class Trainer:
         pool = self.data.pool
         places = [pool.places(split) for split in splits]
         words = [self._words(split) for split in splits]
-        if "test batches" in self.algorithm.needs or any(part is not None for part in words):
+        if self._apart or any(part is not None for part in words):
             logits = [self._logits(*of_one, predict) for of_one in zip(places, words, strict=True)]
         else:  # splits are small: together they fill a device
             whole = self._logits(np.concatenate(places), None, predict)
@@ -234,7 +236,7 @@ class Trainer:
         return torch.cat(outputs)
 
     def _evaluation_batch(self) -> int:
-        if "test batches" in self.algorithm.needs:
+        if self._apart:
             return TRANSDUCTIVE_BATCH
         if not self.runtime.on_gpu:
             return min(EVALUATION_BATCH, cpu_evaluation_batch(self.data.input_shape))

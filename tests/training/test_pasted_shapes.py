@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from shiftbed.algorithms import ERM, register
+from shiftbed.algorithms import ALGORITHMS, ERM, register
 from shiftbed.algorithms.state import unsaved
+from shiftbed.algorithms.tuning import innermost
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trainer import Trainer
@@ -301,6 +302,35 @@ def test_interrupted_it_ends_as_if_it_had_not_been(name, tmp_path):
     assert broken.get(files.weights) == whole.get(files.weights)
     assert broken.get(files.done) == whole.get(files.done)
     assert made == ([1, 2, 3, 4, 5, 6] if resumes else [1, 2, 3, 1, 2, 3, 4, 5, 6])
+
+
+class Centred(Pasted):
+    """Published so: a prediction that looks at the batch, and no word of it."""
+
+    def predict(self, x):
+        self.hparams.setdefault("seen", []).append(len(x))
+        outputs = self.network(x)
+        return outputs - outputs.mean(0)
+
+
+class OtherARM(ALGORITHMS["ARM"].cls):
+    """A child that says nothing of what its parent needs."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.network.register_forward_pre_hook(lambda _, given: self.hparams["seen"].append(len(given[0])))
+        self.hparams["seen"] = []
+
+
+@pytest.mark.parametrize("name", ["Centred", "OtherARM", "EoA(Centred)"])
+def test_no_batch_of_an_evaluation_has_images_of_two_domains(name):
+    for cls in (Centred, OtherARM):
+        register()(cls)
+    trainer = Trainer(tiny_job(name))
+    innermost(trainer.algorithm).hparams["seen"] = seen = []
+    splits = trainer.evaluate()["splits"].values()
+    batches = [min(64, split["count"] - start) for split in splits for start in range(0, split["count"], 64)]
+    assert seen == batches and len({split["count"] % 64 for split in splits} - {0}) > 1
 
 
 def test_harmless_attributes_are_not_called_unsaved():
