@@ -12,6 +12,7 @@ from torch import nn
 
 from shiftbed.algorithms import Batches
 from shiftbed.algorithms.features import content_and_style, in_style, percentile
+from shiftbed.errors import AlgorithmError
 from tests.algorithms.common import build, largest_difference, make_batches, train
 
 # RSC
@@ -74,6 +75,12 @@ def test_rsc_at_zero_still_mutes_one_feature_of_one_example():
 def test_rsc_at_one_shows_challenged_examples_nothing():
     algorithm = positive_features(rsc_f_drop_factor=1.0, rsc_b_drop_factor=1.0)
     assert (masked_features(algorithm, make_batches(0)) == 0).all()
+
+
+@pytest.mark.parametrize("factor", ["rsc_f_drop_factor", "rsc_b_drop_factor"])
+def test_rsc_refuses_to_mute_more_than_there_is(factor):
+    with pytest.raises(AlgorithmError, match=rf"^RSC's {factor} is 1\.5; set a share from 0 to 1\.$"):
+        build("RSC", **{factor: 1.5})
 
 
 def test_rsc_follows_its_loop_step_by_step():
