@@ -213,7 +213,8 @@ class Algorithm(nn.Module):
         for name, buffer in list(self.named_buffers()):
             if name in state_dict and state_dict[name].shape != buffer.shape:
                 owner, _, leaf = name.rpartition(".")
-                self.get_submodule(owner).register_buffer(leaf, torch.empty_like(state_dict[name]))
+                room = torch.empty_like(state_dict[name], device=buffer.device)  # the saved one is read on the host
+                self.get_submodule(owner).register_buffer(leaf, room)
         return super().load_state_dict(state_dict, strict, assign)
 
 

@@ -26,6 +26,7 @@ def capture(algorithm: nn.Module) -> dict[str, Any]:
         "stateful": {name: value.state_dict() for name, value in _attributes(algorithm) if _stateful(value)},
         "plain": _plain_values(algorithm),
         "layers": {name: _plain_values(layer) for name, layer in _foreign_layers(algorithm).items()},
+        "apart": _apart(algorithm),
         "trainable": [parameter.requires_grad for parameter in algorithm.parameters()],
         "rng": _generator_state(getattr(algorithm, "rng", None)),
     }
@@ -33,10 +34,11 @@ def capture(algorithm: nn.Module) -> dict[str, Any]:
 
 def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
     """Gives a new object what `capture` saved of another, and nothing that both would then change."""
-    layers = state.get("layers", {})  # checkpoints of earlier versions have none
+    apart, layers = state.get("apart", ()), state.get("layers", {})  # checkpoints of earlier versions have none
     for part, values in {"": state["plain"], **layers}.items():
-        for name, value in values.items():
-            setattr(algorithm.get_submodule(part), name, deepcopy(value))
+        for name, value in values.items():  # a checkpoint is read on the host: tensors go where the weights are
+            device = torch.device("cpu") if f"{part}.{name}" in apart else _device(algorithm)
+            setattr(algorithm.get_submodule(part), name, _on(device, deepcopy(value)))
     for name, value in state["stateful"].items():
         getattr(algorithm, name).load_state_dict(deepcopy(value))
     for parameter, trainable in zip(algorithm.parameters(), state["trainable"], strict=True):
@@ -109,6 +111,31 @@ def _foreign_layers(algorithm: nn.Module) -> dict[str, nn.Module]:
         for name, layer in algorithm.named_modules()
         if type(layer).__module__.partition(".")[0] not in LIBRARIES and not _saves_itself(layer)
     }
+
+
+def _device(algorithm: nn.Module) -> torch.device:
+    """Where the weights are."""
+    return next((tensor.device for tensor in (*algorithm.parameters(), *algorithm.buffers())), torch.device("cpu"))
+
+
+def _apart(algorithm: nn.Module) -> list[str]:
+    """The attributes with tensors that are not where the weights are: a class may keep some on the host."""
+    here = _device(algorithm)
+    return [
+        f"{part}.{name}"
+        for part, holder in {"": algorithm, **_foreign_layers(algorithm)}.items()
+        for name, value in _attributes(holder)
+        if any(tensor.device != here for tensor in _tensors(value))
+    ]
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    """A plain value with its tensors on a device."""
+    if isinstance(value, dict):
+        return {key: _on(device, item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_on(device, item) for item in value)
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _plain_values(holder: nn.Module) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shiftbed.algorithms import ERM, Batches
+from shiftbed.algorithms import ERM, Batches, register
 from shiftbed.training.job import search_space
+from tests.algorithms import common
 
 
 class PastedVREx(ERM):
@@ -76,6 +77,42 @@ def test_saved_and_loaded_into_a_new_object_the_next_step_is_the_same(before):
     for key, value in algorithm.state_dict().items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(value, other.state_dict()[key]), key
+
+
+class Elsewhere(ERM):
+    """Keeps a tensor beside the weights, in a list, and a table on the host."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super().__init__(input_shape, num_classes, num_domains, hparams)
+        self.recent, self.table = [], torch.zeros(2)
+
+    def update(self, minibatches, unlabeled=None):
+        metrics = super().update(minibatches, unlabeled)
+        self.recent = [*self.recent, (self.classifier.weight.detach().clone(), self.step)]
+        return metrics
+
+
+@pytest.mark.filterwarnings("ignore:.*meta:UserWarning")
+@pytest.mark.parametrize("name", ["MMLD", "AdaClust", "SWAD", "Elsewhere"])
+def test_what_a_checkpoint_held_goes_where_the_weights_are(name):
+    """A checkpoint is read on the host; here the weights are on torch's device without memory, elsewhere on a GPU."""
+    register()(Elsewhere)
+    algorithm = common.build(name)
+    common.train(algorithm, 2)
+    common.call_hook(algorithm, "evaluated", {"a": {"loss": 1.0, "accuracy": 0.5, "count": 10}})
+    other = common.build(name).to("meta")
+    other.load_state_dict(algorithm.state_dict())
+    held = [tensor for kept in getattr(other, "recent", []) + getattr(other, "queue", []) for tensor in kept[:1]]
+    assert held or name in ("MMLD", "AdaClust")
+    assert all(tensor.is_meta for tensor in (*held, *other.buffers()))
+
+
+def test_what_a_class_keeps_on_the_host_stays_there():
+    register()(Elsewhere)
+    algorithm = common.build("Elsewhere").to("meta")
+    saved = algorithm.get_extra_state()
+    algorithm.set_extra_state(saved)
+    assert saved["apart"] == [".table"] and algorithm.table.device.type == "cpu"
 
 
 def test_batches_are_a_list_of_minibatches_and_one_whole():
