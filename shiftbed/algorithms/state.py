@@ -17,6 +17,7 @@ from torch import nn
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng", "tape", "update"}  # the last two are the engine's
 GENERATORS = {"Philox": np.random.Philox, "PCG64": np.random.PCG64}
 HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.device, torch.dtype, torch.Size)
+KERNELS = ("fused", "capturable", "foreach")
 LIBRARIES = ("torch", "torchvision", "timm", "shiftbed")  # attributes of their layers do not change in training
 
 
@@ -40,7 +41,7 @@ def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
             device = torch.device("cpu") if f"{part}.{name}" in apart else _device(algorithm)
             setattr(algorithm.get_submodule(part), name, _on(device, deepcopy(value)))
     for name, value in state["stateful"].items():
-        getattr(algorithm, name).load_state_dict(deepcopy(value))
+        _load(getattr(algorithm, name), deepcopy(value))
     for parameter, trainable in zip(algorithm.parameters(), state["trainable"], strict=True):
         parameter.requires_grad_(trainable)
     saved = state.get("rng")  # checkpoints of earlier versions have none
@@ -48,6 +49,14 @@ def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
         bits = GENERATORS[saved["bit_generator"]]()
         bits.state = {name: _as_words(value) for name, value in saved.items()}
         algorithm.rng = np.random.Generator(bits)  # type: ignore[assignment]
+
+
+def _load(stateful: Any, saved: dict[str, Any]) -> None:
+    """Loads a state; by which kernels an optimizer steps is the matter of the device it is on now."""
+    groups = stateful.param_groups if isinstance(stateful, torch.optim.Optimizer) else ()
+    for group, own in zip(saved.get("param_groups", ()), groups, strict=False):
+        group |= {name: own[name] for name in KERNELS if name in own}
+    stateful.load_state_dict(saved)
 
 
 def _generator_state(generator: Any) -> dict[str, Any] | None:

@@ -107,6 +107,20 @@ def test_what_a_checkpoint_held_goes_where_the_weights_are(name):
     assert all(tensor.is_meta for tensor in (*held, *other.buffers()))
 
 
+def test_an_optimizer_keeps_the_kernels_of_its_device():
+    """The engine has optimizers on a GPU step so that steps can be captured; a checkpoint may be a CPU's."""
+    algorithm, other = common.build("DANN"), common.build("DANN")
+    common.train(algorithm, 2)
+    for optimizer in (other.optimizer, other.disc_opt):
+        for group in optimizer.param_groups:
+            group.update(fused=True, capturable=True)
+    other.load_state_dict(algorithm.state_dict())
+    for optimizer, saved in ((other.optimizer, algorithm.optimizer), (other.disc_opt, algorithm.disc_opt)):
+        assert all(group["fused"] and group["capturable"] for group in optimizer.param_groups)
+        moments = [[state["exp_avg"] for state in one.state.values()] for one in (optimizer, saved)]
+        assert moments[0] and all(map(torch.equal, *moments))
+
+
 def test_what_a_class_keeps_on_the_host_stays_there():
     register()(Elsewhere)
     algorithm = common.build("Elsewhere").to("meta")
