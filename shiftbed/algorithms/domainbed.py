@@ -10,7 +10,7 @@ import copy
 import itertools
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,9 +50,7 @@ def random_pairs_of_minibatches(minibatches: list[Minibatch]) -> list[tuple[Mini
     return [_cut(minibatches[i], minibatches[j]) for i, j in zip(order, order[1:] + order[:1], strict=True)]
 
 
-def split_meta_train_test(
-    minibatches: list[Minibatch], num_meta_test: int = 1
-) -> Iterator[tuple[Minibatch, Minibatch]]:
+def split_meta_train_test(minibatches: list[Minibatch], num_meta_test: int = 1) -> list[tuple[Minibatch, Minibatch]]:
     """Pairs of a meta-training and a meta-test minibatch, the last of a random order being for the test.
 
     Departure from DomainBed: at least one domain is left to train on, where it yields no pair at all.
@@ -60,8 +58,8 @@ def split_meta_train_test(
     order = torch.randperm(len(minibatches)).tolist()
     held_out = min(num_meta_test, len(minibatches) - 1)
     meta_train, meta_test = order[: len(order) - held_out], order[len(order) - held_out :]
-    for i, j in zip(meta_train, itertools.cycle(meta_test), strict=False):
-        yield _cut(minibatches[i], minibatches[j])
+    pairs = zip(meta_train, itertools.cycle(meta_test), strict=False)
+    return [_cut(minibatches[i], minibatches[j]) for i, j in pairs]
 
 
 def _cut(one: Minibatch, two: Minibatch) -> tuple[Minibatch, Minibatch]:
@@ -182,7 +180,7 @@ def cross_entropy_weights(labels: Iterable[int]) -> torch.Tensor:
     """A weight for each example, so that every class weighs the same in all."""
     classes = np.asarray(list(labels))
     present, place, counts = np.unique(classes, return_inverse=True, return_counts=True)
-    return torch.from_numpy(1.0 / (counts[place] * len(present)))
+    return torch.from_numpy(1.0 / (counts[place] * len(present))).float()
 
 
 misc = SimpleNamespace(

@@ -261,7 +261,7 @@ def test_pairs_form_one_cycle_and_are_cut_to_the_shorter():
 @pytest.mark.parametrize(("domains", "held_out", "pairs"), [(3, 1, 2), (3, 2, 1), (2, 2, 1), (2, 1, 1), (5, 2, 3)])
 def test_meta_splits_never_share_a_domain_and_are_never_empty(domains, held_out, pairs):
     minibatches = [minibatch(2, number) for number in range(domains)]
-    made = list(misc.split_meta_train_test(minibatches, held_out))
+    made = misc.split_meta_train_test(minibatches, held_out)
     assert len(made) == pairs
     train, test = {int(one[1][0]) for one, _ in made}, {int(two[1][0]) for _, two in made}
     assert not train & test
@@ -322,4 +322,4 @@ def test_the_contrast_weighs_pairs_within_and_across_domains():
 
 def test_weights_balance_the_classes():
     weights = misc.make_weights_for_balanced_classes([(None, 0), (None, 0), (None, 1)])
-    assert weights.tolist() == [0.25, 0.25, 0.5]
+    assert weights.tolist() == [0.25, 0.25, 0.5] and weights.dtype == torch.float32
