@@ -31,6 +31,13 @@ class Averaging(Wrapper):
 
     average: torch.Tensor
 
+    def __init_subclass__(cls) -> None:
+        """Refuses to average what predicts with an average of its own: this one would change nothing."""
+        super().__init_subclass__()
+        for inner in cls.inside():
+            if issubclass(inner, Averaging):
+                raise AlgorithmError(f"{cls.__name__} would average weights twice; leave one of the two out.")
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:

@@ -243,6 +243,14 @@ class Wrapper(Algorithm):
 
     inner_class: "type[Algorithm] | None" = None  # None is ERM
 
+    @classmethod
+    def inside(cls) -> "Iterator[type[Algorithm]]":
+        """The classes that it is named to wrap, from the outside to the inside."""
+        inner = cls.inner_class
+        while inner is not None:
+            yield inner
+            inner = getattr(inner, "inner_class", None)
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:

@@ -20,6 +20,17 @@ def innermost(algorithm: Algorithm) -> Algorithm:
 class Tuning(Wrapper):
     """Freezes parts of the featurizer of the algorithm inside."""
 
+    def __init_subclass__(cls) -> None:
+        """Refuses to freeze what an algorithm inside sets free again."""
+        super().__init_subclass__()
+        for inner in cls.inside():
+            if issubclass(inner, LPFT):
+                free = inner.__name__.partition("(")[0]
+                raise AlgorithmError(
+                    f"{cls.__name__}: {free} sets free in the end what is frozen around it; write {free} around the "
+                    "other, or leave one of them out."
+                )
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:

@@ -327,6 +327,15 @@ def test_wrappers_wrap_other_algorithms_by_name(name):
     assert torch.isfinite(algorithm.eval().predict(make_batches(0).x)).all()
 
 
+@pytest.mark.parametrize(
+    "name", ["EoA(SWAD)", "SWAD(EoA(CORAL))", "ERMPlusPlus(EoA)", "SWAD(FrozenStages(ERMPlusPlus))"]
+)
+def test_an_average_of_averages_is_refused(name):
+    """What predicts with an average of its own predicts with it whatever weights are lent to it."""
+    with pytest.raises(AlgorithmError, match=r"would average weights twice; leave one of the two out\.$|sets free"):
+        ALGORITHMS[name]
+
+
 def test_swad_s_threshold_is_lower_on_vlcs():
     assert ALGORITHMS["SWAD"].space("VLCS", "large")["swad_tolerance_ratio"].default == 0.2
     assert ALGORITHMS["SWAD"].space("PACS", "large")["swad_tolerance_ratio"].default == 0.3

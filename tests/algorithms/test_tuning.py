@@ -135,6 +135,23 @@ def test_lpft_leaves_frozen_what_was_frozen_before():
     assert last.requires_grad and not first.requires_grad
 
 
+@pytest.mark.parametrize(
+    "name", ["LinearProbe(LPFT)", "FrozenStages(SWAD(LPFT(IRM)))", "LPFT(ERMPlusPlus)", "LinearProbe(ERMPlusPlus(SD))"]
+)
+def test_what_would_be_set_free_again_is_not_frozen(name):
+    with pytest.raises(AlgorithmError, match=r"(LPFT|ERMPlusPlus) sets free in the end .* or leave one of them out\.$"):
+        ALGORITHMS[name]
+
+
+@pytest.mark.parametrize("name", ["LPFT(LinearProbe)", "ERMPlusPlus(LinearProbe)", "EoA(LPFT(FrozenStages))"])
+def test_what_is_frozen_inside_stays_frozen(name):
+    algorithm = build(name, lpft_share=0.02, linear_steps=1, frozen_stages=2)
+    first = next(algorithm.parameters())
+    before = first.detach().clone()
+    train(algorithm, 4)
+    assert torch.equal(first, before) and not first.requires_grad
+
+
 def test_lpft_must_know_the_number_of_steps():
     algorithm = ALGORITHMS["LPFT"].cls(SHAPE, CLASSES, 3, default_hparams("LPFT"))
     with pytest.raises(AlgorithmError, match="start"):
