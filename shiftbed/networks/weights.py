@@ -2,10 +2,12 @@
 
 A name says what the weights learned from: `imagenet`, `moco`, `simclr`, …, or a tag of timm (`resnet50.ram_in1k`).
 Anything else is a file: a path, or the name of a file in the folder `weights` of the data root. Files are PyTorch's
-(loaded with `weights_only`) or safetensors; `layouts` says which names of tensors are understood.
+(loaded with `weights_only`) or safetensors, also those of models trained here; `layouts` says which names of tensors
+are understood.
 """
 
 import hashlib
+import json
 import pickle
 import re
 from functools import lru_cache
@@ -111,10 +113,26 @@ def load_initial_weights(featurizer: FeaturizerModule, initial: str) -> str:
     """
     path = _find(initial, featurizer.name)
     checkpoint, notes = _read(path)
+    about = json.loads(notes.get("shiftbed", "{}"))  # what is known of a model that was trained here
+    if any(name.split(".")[-1] == "average" for name in checkpoint) and about:
+        raise DataError(
+            f"{path} is a model of {about['algorithm']}, which predicts with a mean of weights that no network has; "
+            "begin with a model of the algorithm inside."
+        )
     layouts.fit(checkpoint, featurizer.body, f"The weights of {path.name} and the network {featurizer.name}")
-    if "conv1" in notes.get("stride", ""):
+    if "conv1" in notes.get("stride", "") or about.get("strides_first"):
         stride_first(featurizer)
+    if about:
+        _normalise_as(featurizer, checkpoint)
     return _digest(path)
+
+
+def _normalise_as(featurizer: FeaturizerModule, checkpoint: dict[str, Any]) -> None:
+    """Has a network normalise images as the one did whose tensors these are."""
+    for name, own in featurizer.named_buffers(recurse=False):
+        given = [value for key, value in checkpoint.items() if key.endswith(f".{name}")]
+        if given and name in ("mean", "deviation"):
+            own[: len(given[0])] = given[0][: len(own)]  # an algorithm may have added channels, there or here
 
 
 def stride_first(featurizer: FeaturizerModule) -> None:

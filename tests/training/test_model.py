@@ -15,7 +15,7 @@ from shiftbed.algorithms import ALGORITHMS, ERM, register
 from shiftbed.data import load as load_dataset
 from shiftbed.data.images import decode
 from shiftbed.errors import AlgorithmError, DataError, StoreError
-from shiftbed.networks import weights
+from shiftbed.networks import Featurizer, weights
 from shiftbed.protocols import LeaveOut
 from shiftbed.report.choosing import _best_of, best
 from shiftbed.selection import Choice
@@ -396,6 +396,17 @@ def test_a_loaded_network_has_what_its_initial_weights_asked_for(what, tmp_path,
     images = load_dataset("EmojiStyles")["noto"].inputs[split.indices[:8]]
     loaded = shiftbed.load(tmp_path).outputs(images)[0]
     assert np.allclose(loaded, trainer.logits()["noto/in"][:8], atol=1e-5)
+    again = Featurizer((3, 32, 32), {"network": "resnet26", "initial_weights": str(tmp_path / "weights.safetensors")})
+    x = torch.rand(2, 3, 32, 32)
+    assert torch.equal(again.eval()(x), trainer.algorithm.featurizer.eval()(x)), "and so has one that begins with it"
+
+
+def test_no_network_begins_with_a_model_whose_weights_are_a_mean(tmp_path):
+    """Its file holds the weights that were being trained, and these are not what it predicts with."""
+    trainer = Trainer(tiny_job("EoA(CORAL)"))
+    (tmp_path / "eoa.safetensors").write_bytes(encode_weights(trainer))
+    with pytest.raises(DataError, match=r"eoa.* is a model of EoA\(CORAL\), .* model of the algorithm inside"):
+        Featurizer((2, 8, 8), {"network": "small", "initial_weights": str(tmp_path / "eoa.safetensors")})
 
 
 def test_files_of_weights_say_nothing_of_strides_that_were_not_moved():
