@@ -160,7 +160,7 @@ def weights_are_here(initial: str | None, network: str) -> bool:
 
 def normalisation(initial: str | None, network: str) -> Normalisation:
     """Mean and deviation to take out of images in [0, 1] before a network with these weights sees them."""
-    published = None if is_random(initial) else _published(str(initial), network)
+    published = None if is_random(initial) else _published(str(initial), network) or _of_file(Path(str(initial)).name)
     return published.normalisation if published else IMAGENET
 
 
@@ -198,6 +198,13 @@ def _of_timm(name: str) -> Published | None:
     address = hf_hub_url(known.hf_hub_id, "model.safetensors")
     file = f"{known.architecture}.{known.tag}.safetensors"
     return Published(file, address, (tuple(known.mean), tuple(known.std)), known.hf_hub_id)
+
+
+def _of_file(name: str) -> Published | None:
+    """The published weights whose file has this name: named by their file they are the same weights."""
+    of_timm = _of_timm(name.removesuffix(".safetensors"))
+    ours = (published for by_network in PUBLISHED.values() for published in by_network.values())
+    return next((one for one in (*ours, of_timm) if one is not None and one.file == name), None)
 
 
 def _find(initial: str, network: str) -> Path:

@@ -361,8 +361,17 @@ def test_images_are_normalised_as_the_weights_expect():
     half, imagenet = (0.5, 0.5, 0.5), (0.485, 0.456, 0.406)
     assert weights.normalisation("simclr", "resnet50") == ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     assert weights.normalisation("vit_base_patch16_224.augreg_in1k", "vit_base_patch16_224") == (half, half)
-    for initial in (None, "none", "imagenet", "moco-v2", "own.pth"):
+    for initial in (None, "none", "imagenet", "moco-v2", "own.pth", "vit_base_patch16_224.safetensors"):
         assert weights.normalisation(initial, "resnet50")[0] == imagenet
+
+
+@pytest.mark.parametrize("initial", ["simclr", "simclr-v2", "vit_base_patch16_224.augreg_in1k", "moco", "imagenet"])
+def test_published_weights_named_by_their_file_are_normalised_as_by_their_name(initial):
+    """They have one digest, and so the jobs that begin with them one id."""
+    network = "vit_base_patch16_224" if "vit" in initial else "resnet50"
+    file = weights._published(initial, network).file
+    for name in (file, f"/somewhere/{file}"):
+        assert weights.normalisation(name, network) == weights.normalisation(initial, network)
 
 
 def test_a_stride_in_the_first_convolution_is_taken_from_the_file_s_own_words(empty, tmp_path):
