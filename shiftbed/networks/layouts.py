@@ -61,7 +61,8 @@ def fit(checkpoint: Mapping[str, Any], network: nn.Module, what: str) -> None:
     given = {name: _adapted(name, tensor, own.get(name), network) for name, tensor in given.items()}
     optional = {name for name in own if name.endswith("num_batches_tracked")}
     missing = [name for name in own if name not in given and name not in optional]
-    more = [name for name in given if name not in own and not name.startswith(HEADS)]
+    heads = _heads(network)
+    more = [name for name in given if name not in own and not name.startswith(heads)]
     wrong = [
         f"{name} is {_shape(given[name])} and should be {_shape(own[name])}"
         for name in own
@@ -71,6 +72,12 @@ def fit(checkpoint: Mapping[str, Any], network: nn.Module, what: str) -> None:
         troubles = (_listed("it lacks ", missing), _listed("", wrong), _listed("the network has no ", more))
         raise DataError(f"{what} do not fit: {'; '.join(filter(None, troubles))}; name the network they were made for.")
     network.load_state_dict({**own, **{name: given[name] for name in own if name in given}})
+
+
+def _heads(network: nn.Module) -> tuple[str, ...]:
+    """What the names of heads begin with; timm says it of its networks (`head_dist`, `last_linear`)."""
+    said = dict(getattr(network, "pretrained_cfg", None) or {}).get("classifier") or ()
+    return (*HEADS, *(f"{name}." for name in ((said,) if isinstance(said, str) else said)))
 
 
 def _tensors(checkpoint: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -222,6 +222,18 @@ def test_a_vision_transformer_of_any_layout_gives_the_features_of_its_source(lay
         torch.testing.assert_close(network(images()), source((images() - MEAN) / DEVIATION), rtol=1e-4, atol=1e-4)
 
 
+def test_a_second_head_that_timm_knows_of_is_left_out_too(tmp_path):
+    import timm
+
+    torch.manual_seed(8)
+    source = timm.create_model("deit_tiny_distilled_patch16_224", img_size=32).eval()
+    torch.save(source.state_dict(), tmp_path / "deit.pth")
+    network = made("deit_tiny_distilled_patch16_224", tmp_path / "deit.pth")
+    source.reset_classifier(0)
+    with torch.no_grad():
+        torch.testing.assert_close(network(images()), source((images() - MEAN) / DEVIATION), rtol=1e-4, atol=1e-4)
+
+
 def test_the_position_embedding_is_interpolated_to_another_image_size(tmp_path):
     source = transformer(32)
     position = source.encoder.pos_embedding.data
