@@ -130,7 +130,7 @@ def models(folder: Path) -> list[JobRecords]:
         )
     jobs = [job for job in jobs if job.description["test_domains"]]
     if not jobs:
-        raise StoreError(f"The models in {folder} learned from all domains, so that they have seen all; add --on FOLDER.")
+        raise StoreError(f"The models in {folder} learned from all domains, and have seen all; add --on FOLDER.")
     jobs.sort(key=lambda job: (job.description["dataset"], *_task(job), -_validation(job), job.id))
     first_trials: dict[tuple[Any, ...], JobRecords] = {}
     for job in jobs:

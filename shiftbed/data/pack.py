@@ -65,9 +65,14 @@ class RaggedImages(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, position):  # type: ignore[no-untyped-def]  # int or slice, as of any sequence
-        if isinstance(position, slice):
-            return [self[i] for i in range(*position.indices(len(self)))]
+    @property
+    def original_sizes(self) -> np.ndarray:
+        """Height and width of each before reduction, N×2."""
+        return np.stack([self.rows["original_height"], self.rows["original_width"]], axis=1)
+
+    def __getitem__(self, position):  # type: ignore[no-untyped-def]  # int or slice, as of any sequence; or numbers
+        if isinstance(position, slice | np.ndarray):
+            return RaggedImages(self._pixels, self.rows[position])
         row = self.rows[position]
         shape = (int(row["height"]), int(row["width"]), CHANNELS)
         start = int(row["offset"])

@@ -31,8 +31,8 @@ def predictions(
 
     Args:
         run: The folder of a trained model.
-        dataset: The dataset, by default the one that it was trained on; or a folder of images without labels, which may lie
-            in folders below it.
+        dataset: The dataset, by default the one that it was trained on; or a folder of images without labels, which may
+            lie in folders below it.
         domains: Its domains; all by default.
         skip_corrupt: Leave out files of a folder that cannot be read.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shiftbed.data import Domain
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import StoreError
 from shiftbed.protocols import Split
@@ -88,7 +89,7 @@ def averaged_weights(folder: str | Path, members: Sequence[dict[str, Any]], doma
             value.data.copy_(torch.stack([one[name].data.double() for one in tensors]).mean(dim=0))
     split = reported_split(members[0], domain)
     data = load_dataset(members[0]["dataset"])[domain]
-    logits, _ = models[0].outputs([data.inputs[index] for index in split.indices])
+    logits, _ = models[0].outputs(_images(data, split))
     right = logits.argmax(axis=1) == np.asarray(data.labels)[split.indices]
     return Derived(100 * float(right.mean()), len(right), tuple(about["id"] for about in members))
 
@@ -112,11 +113,15 @@ def _logits(folder: Path, about: dict[str, Any], step: int, split: Split) -> np.
         if (folder / name).exists():
             model = load(folder / name)
             if model.about["step"] == step:
-                inputs = load_dataset(about["dataset"])[split.domain].inputs
-                return model.outputs([inputs[index] for index in split.indices])[0]
+                return model.outputs(_images(load_dataset(about["dataset"])[split.domain], split))[0]
     raise StoreError(
         f"Job {about['id']} kept neither logits nor weights of step {step}; run it with --keep logits in a new folder."
     )
+
+
+def _images(domain: Domain, split: Split) -> np.ndarray | Sequence[np.ndarray]:
+    """The images of a split; packed ones of any size still know their original sizes."""
+    return domain.inputs[split.indices]  # type: ignore[call-overload]  # arrays and packs take many places
 
 
 def _weights(folder: Path, about: dict[str, Any]) -> Path:

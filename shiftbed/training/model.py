@@ -11,6 +11,7 @@ import torch
 from shiftbed.algorithms import ALGORITHMS, Algorithm
 from shiftbed.algorithms.base import looks_around
 from shiftbed.data.images import ERRORS, Refused, decode, decode_image, image_size
+from shiftbed.data.pack import RaggedImages
 from shiftbed.errors import DataError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.networks import FeaturizerModule, stride_first
@@ -105,7 +106,11 @@ class Model:
         Args:
             images: Arrays H×W×C of uint8, PIL images or paths of image files, of any sizes; or an array of inputs as
                 the network takes them, where the dataset was not of images. An algorithm that looks at the images that
-                come with an image looks at 64 in a row.
+                come with an image looks at 64 in a row. Packed images are cut as they were evaluated, by their original
+                sizes.
+
+        Raises:
+            DataError: They are of another kind or shape, or cannot be read.
 
         Returns:
             One row per image, one column per class.
@@ -155,7 +160,8 @@ class Model:
         arrays = self._arrays(images)
         if self._augmentation.size is not None:
             sizes = np.array([array.shape[:2] for array in arrays])
-            return augment(padded(arrays).to(device), self._augmentation.evaluation(sizes).to(device))
+            original = images.original_sizes if isinstance(images, RaggedImages) else sizes
+            return augment(padded(arrays).to(device), self._augmentation.evaluation(original, sizes).to(device))
         return as_model_input(self._together(arrays).to(device))
 
     def _arrays(self, images: np.ndarray | Sequence[Any]) -> list[np.ndarray]:

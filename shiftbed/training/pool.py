@@ -102,7 +102,7 @@ def _sizes(inputs: Sequence[Sequence[np.ndarray] | np.ndarray]) -> tuple[np.ndar
     for values in inputs:
         if isinstance(values, RaggedImages):
             rows = values.rows
-            original.append(np.stack([rows["original_height"], rows["original_width"]], axis=1))
+            original.append(values.original_sizes)
             packed.append(np.stack([rows["height"], rows["width"]], axis=1))
         else:
             size = np.tile(np.asarray(values[0]).shape[:2], (len(values), 1))

@@ -79,7 +79,7 @@ def test_what_compares_says_that_a_model_of_all_domains_tests_none(tmp_path):
     for verb in verbs:
         with pytest.raises(StoreError, match="learned from all domains and test none; name the folder of their sweep"):
             verb(model)
-    with pytest.raises(StoreError, match=r"learned from all domains, so that they have seen all; add --on FOLDER"):
+    with pytest.raises(StoreError, match=r"learned from all domains, and have seen all; add --on FOLDER"):
         shiftbed.predict_sweep(model)
 
 

@@ -14,6 +14,9 @@ import shiftbed
 from shiftbed.algorithms import ALGORITHMS, ERM, register
 from shiftbed.data import load as load_dataset
 from shiftbed.data.images import decode
+from shiftbed.data.load import forget
+from shiftbed.data.pack import RaggedImages
+from shiftbed.data.prepare import prepare
 from shiftbed.errors import AlgorithmError, DataError, StoreError
 from shiftbed.networks import Featurizer, weights
 from shiftbed.protocols import LeaveOut
@@ -412,3 +415,44 @@ def test_no_network_begins_with_a_model_whose_weights_are_a_mean(tmp_path):
 def test_files_of_weights_say_nothing_of_strides_that_were_not_moved():
     with_nothing = encode_weights(Trainer(tiny_job("ERM")))
     assert b"strides_first" not in with_nothing
+
+
+def test_packed_images_of_any_size_are_predicted_as_they_were_evaluated(tmp_path, monkeypatch):
+    """A centre of 30 original pixels is another one of a packed image, which is half as large."""
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    forget()
+    random = np.random.default_rng(0)
+    for number in range(36):
+        file = tmp_path / "sizes" / "abc"[number % 3] / "xy"[number // 3 % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 256, (*random.integers(40, 80, 2), 3), np.uint8)
+        Image.fromarray(pixels).resize((60 + number, 90 - number)).save(file)
+    prepare(str(tmp_path / "sizes"), short_side=24)
+    how = recipe("quick", "sizes", steps=1, augmentation={"size": 16, "evaluation_crop": 30})
+    how = how.model_copy(update={"image_size": None})
+    job = make_job("sizes", "ERM", LeaveOut(("c",)), how, overrides={"batch_size": 4})
+    trainer = Trainer(job)
+    trainer.advance()
+    (tmp_path / "weights.safetensors").write_bytes(encode_weights(trainer))
+    model, split = shiftbed.load(tmp_path), next(one for one in job.task.splits if one.name == "c/in")
+    images, expected = load_dataset("sizes")["c"].inputs, trainer.logits()["c/in"]
+    forget()
+    assert isinstance(images, RaggedImages) and np.array_equal(images[3:5][1], images[4])
+    assert np.allclose(model.outputs(images[split.indices])[0], expected, atol=1e-5)
+    assert np.allclose(model.outputs(images)[0][split.indices], expected, atol=1e-5)
+    as_if_not_packed = model.outputs([np.array(image) for image in images])[0][split.indices]
+    assert abs(as_if_not_packed - expected.numpy()).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (np.zeros((2, 8, 8, 2)), r"inputs of shape \(2, 8, 8\) or images H×W×C of uint8, not float64 of shape"),
+        ([np.zeros((8, 8, 2), np.float32)], "images H×W×C of uint8, 0 to 255, and these are float32"),
+        ([np.zeros((8, 8, 2), np.uint8), np.zeros((8, 8, 3), np.uint8)], "of 2 channels, and these have 3"),
+        ([np.zeros((8, 8), np.uint8)], "of 2 channels, and these have none"),
+    ],
+)
+def test_what_are_no_images_is_refused_in_one_sentence(run, images, words):
+    with pytest.raises(DataError, match=words):
+        shiftbed.load(run[0]).predict(images)
