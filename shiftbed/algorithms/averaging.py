@@ -52,7 +52,13 @@ class Averaging(Wrapper):
 
     def iterate(self) -> torch.Tensor:
         """The weights being trained, in one vector."""
-        return torch.cat([weight.detach().flatten() for weight in self.weights()])
+        whole = torch.cat([weight.detach().flatten() for weight in self.weights()])
+        if "average" in self._buffers and whole.shape != self.average.shape:
+            raise AlgorithmError(
+                f"{type(self).__name__} averages weights, and the algorithm inside makes more of them while it trains; "
+                "make all its networks in its constructor."
+            )
+        return whole
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

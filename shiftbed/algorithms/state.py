@@ -7,6 +7,9 @@ such a job over instead of resuming it wrongly.
 
 from collections.abc import Iterator
 from copy import deepcopy
+from enum import Enum
+from functools import partial
+from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -16,7 +19,10 @@ from torch import nn
 
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"rng", "tape", "update"}  # the last two are the engine's
 GENERATORS = {"Philox": np.random.Philox, "PCG64": np.random.PCG64}
-HARMLESS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.device, torch.dtype, torch.Size)
+HARMLESS = (
+    *(FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, partial),
+    *(Enum, PurePath, torch.device, torch.dtype, torch.Size),  # none of which changes itself
+)
 KERNELS = ("fused", "capturable", "foreach")
 LIBRARIES = ("torch", "torchvision", "timm", "shiftbed")  # attributes of their layers do not change in training
 

@@ -2,6 +2,8 @@
 
 import copy
 from collections import deque
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from torch import nn
 from shiftbed.algorithms import ALGORITHMS, ERM, register
 from shiftbed.algorithms.state import unsaved
 from shiftbed.algorithms.tuning import innermost
+from shiftbed.errors import AlgorithmError
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trainer import Trainer
@@ -333,6 +336,12 @@ def test_no_batch_of_an_evaluation_has_images_of_two_domains(name):
     assert seen == batches and len({split["count"] % 64 for split in splits} - {0}) > 1
 
 
+def test_an_average_of_weights_that_grow_is_refused_in_one_sentence(tmp_path):
+    register()(SHAPES["BuiltWhileTraining"][0])
+    with pytest.raises(AlgorithmError, match=r"makes more of them while it trains; make all .* in its constructor\.$"):
+        run_job(tiny_job("EoA(BuiltWhileTraining)"), LocalStore(tmp_path))
+
+
 def test_harmless_attributes_are_not_called_unsaved():
     class Harmless(ERM):
         def __init__(self, *arguments):
@@ -341,6 +350,8 @@ def test_harmless_attributes_are_not_called_unsaved():
             self.names = ("a", "b")
             self.criterion_class = nn.CrossEntropyLoss
             self.nothing = None
+            self.norm = partial(nn.LayerNorm, eps=1e-6)
+            self.folder = Path("somewhere")
             self.device = torch.device("cpu")
             self.kind, self.size = torch.float32, self.classifier.weight.shape
 
