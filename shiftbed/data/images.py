@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from shiftbed.errors import DataError
 
 ORIENTATION = 0x0112  # the EXIF tag that says how a camera was held
 SHOWN = 5  # images that cannot be read are named
 SIDEWAYS = range(5, 9)  # its values for images that are stored on their side
-ERRORS = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,13 @@ def image_size(path: Path) -> tuple[int, int] | Refused:
     """Height and width from the file's header, as the image will be seen."""
     try:
         with Image.open(path) as image:
+            sideways = image.getexif().get(ORIENTATION) in SIDEWAYS
+            if sideways and image.format == "TIFF":
+                image.load()  # Pillow turns these itself, some versions when they are opened and others when they are read
             width, height = image.size
-            if image.getexif().get(ORIENTATION) in SIDEWAYS:
+            if sideways and image.format != "TIFF":
                 width, height = height, width
-    except ERRORS as error:
+    except Exception as error:  # what Pillow's readers raise of a damaged file is not a closed list
         return Refused(path, f"not a readable image ({error})")
     if min(width, height) < 2:
         return Refused(path, f"an image of {width}×{height} pixels")
@@ -70,7 +72,7 @@ def decode(path: Path, height: int, width: int) -> np.ndarray | Refused:
             if image.size != (width, height):
                 image = image.resize((width, height), Image.Resampling.LANCZOS)
             return np.asarray(image)
-    except ERRORS as error:
+    except Exception as error:
         return Refused(path, f"a damaged image ({error})")
 
 
@@ -78,14 +80,14 @@ def decode_image(opened: Image.Image) -> Image.Image:
     """A picture in RGB, as a browser shows it: upright, on white where it is transparent, 16 bits scaled to 8.
 
     Raises:
-        OSError: Its file is damaged, as are those for which Pillow raises a ValueError or a SyntaxError.
+        Exception: Its file is damaged; which error that is, is Pillow's choice.
     """
     # PNG and PGM hold no whole numbers but of 16 bits, whatever mode a version of Pillow opens them in.
     sixteen_bits = opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in ("PNG", "PPM"))
     image = ImageOps.exif_transpose(opened)  # first: what changes the mode may lose the orientation
     if image.mode.startswith("I") or image.mode == "F":
         image = _eight_bits(image, sixteen_bits)
-    elif image.mode == "P" and "transparency" in image.info:
+    elif "transparency" in image.info:  # one colour of it is transparent, or one entry of its palette
         image = image.convert("RGBA")
     if image.mode in ("RGBA", "LA"):
         layer = image.convert("RGBA")
@@ -94,7 +96,12 @@ def decode_image(opened: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image, sixteen_bits: bool) -> Image.Image:
-    """Grey in 8 bits; of numbers that may have any range, only those that fit into 8 bits are taken to be such."""
+    """Grey in 8 bits; of numbers that may have any range, only those that fit into 8 bits are taken to be such.
+
+    Fractions up to 1 are shares of white, as programs that write floats have them.
+    """
     grey = np.asarray(image, dtype=np.float64)
+    if image.mode == "F" and grey.max() <= 1:
+        grey = grey * 255
     scaled = grey / 257 if sixteen_bits or grey.max() > 255 else grey
     return Image.fromarray(scaled.clip(0, 255).astype(np.uint8))

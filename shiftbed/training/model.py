@@ -10,7 +10,7 @@ import torch
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm
 from shiftbed.algorithms.base import looks_around
-from shiftbed.data.images import ERRORS, Refused, decode, decode_image, image_size
+from shiftbed.data.images import Refused, decode, decode_image, image_size
 from shiftbed.data.pack import RaggedImages
 from shiftbed.errors import DataError, StoreError
 from shiftbed.hashing import canonical
@@ -204,7 +204,7 @@ def _as_array(image: Any, channels: int) -> np.ndarray:
     elif isinstance(image, Image.Image):
         try:
             image = decode_image(image)
-        except ERRORS as error:
+        except Exception as error:  # whatever Pillow raises of a damaged file
             raise DataError(f"A PIL image that was given cannot be read: {error}.") from error
     if isinstance(image, Image.Image):
         return np.array(image.convert("L"))[..., None] if channels == 1 else np.array(image)

@@ -38,7 +38,7 @@ def test_16_bits_are_scaled_alike_in_every_image(tmp_path, brightest, kind):
     assert np.array_equal(read(tmp_path / f"a.{kind}")[..., 0], grey // 257)
 
 
-@pytest.mark.parametrize(("brightest", "expected"), [(200, 200), (51400, 200)])
+@pytest.mark.parametrize(("brightest", "expected"), [(200, 200), (51400, 200), (1, 255), (0.5, 127)])
 def test_numbers_of_any_range_are_8_bits_if_they_fit(tmp_path, brightest, expected):
     Image.fromarray(np.full((8, 8), brightest, np.float32)).save(tmp_path / "a.tif")
     assert (read(tmp_path / "a.tif") == expected).all()
@@ -54,6 +54,45 @@ def test_an_image_on_its_side_is_turned_whatever_its_mode(tmp_path, mode):
     more = {"transparency": 77} if mode == "P" else {}  # a colour that no pixel has
     (stored if mode == "I;16" else stored.convert(mode)).save(tmp_path / "a.png", exif=sideways(), **more)
     assert np.array_equal(read(tmp_path / "a.png")[..., 0], upright)
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "tif", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_gives_every_format_the_shape_and_the_pixels_that_are_seen(tmp_path, kind, orientation):
+    """What is stored for each orientation is the way back from what is seen, written out here."""
+    seen = np.asarray(Image.fromarray(np.arange(6, dtype=np.uint8).reshape(3, 2) * 50).resize((32, 48), 0))
+    seen = np.stack([seen] * 3, axis=2)
+    way_back = {1: seen, 2: seen[:, ::-1], 3: np.rot90(seen, 2), 4: seen[::-1], 5: seen.transpose(1, 0, 2),
+                6: np.rot90(seen), 7: np.rot90(seen, 2).transpose(1, 0, 2), 8: np.rot90(seen, -1)}  # fmt: skip
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    how = {"quality": 100} if kind == "jpg" else {"lossless": True} if kind == "webp" else {}
+    Image.fromarray(np.ascontiguousarray(way_back[orientation])).save(tmp_path / f"a.{kind}", exif=exif, **how)
+    assert image_size(tmp_path / f"a.{kind}") == (48, 32)
+    assert np.abs(read(tmp_path / f"a.{kind}").astype(int) - seen).max() <= 3
+
+
+@pytest.mark.parametrize(("mode", "clear"), [("RGB", (10, 10, 10)), ("L", 10)])
+def test_a_colour_that_counts_as_transparent_is_white(tmp_path, mode, clear):
+    grey = np.full((8, 8), 10, np.uint8)
+    grey[2:6, 2:6] = 200
+    Image.fromarray(grey).convert(mode).save(tmp_path / "a.png", transparency=clear)
+    assert np.array_equal(read(tmp_path / "a.png")[..., 0], np.where(grey == 10, 255, 200))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, TypeError, KeyError, IndexError, struct.error, zlib.error, EOFError])
+@pytest.mark.parametrize("step", ["getexif", "convert"])
+def test_whatever_a_reader_raises_the_image_is_refused(tmp_path, monkeypatch, error, step):
+    """Damaged AVIF files are a RuntimeError in Pillow, damaged EXIF entries a TypeError or a struct.error."""
+    picture(8, 8, seed=0).save(tmp_path / "a.png")
+
+    def fail(*_):
+        raise error("damaged")
+
+    monkeypatch.setattr(Image.Image, step, fail)
+    size = image_size(tmp_path / "a.png")
+    refused = size if isinstance(size, Refused) else decode(tmp_path / "a.png", *size)
+    assert isinstance(refused, Refused) and "damaged" in refused.why
 
 
 def test_an_orientation_that_does_not_exist_turns_nothing(tmp_path):
