@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import lzma
 import os
 import shutil
 import tarfile
@@ -23,6 +24,8 @@ CHUNK = 1 << 20
 TRIES = 5
 TIMEOUT_SECONDS = 30
 Progress = Callable[[str, int, int], None]
+# Of passwords and of unknown ways to compress, zipfile says so by a RuntimeError.
+DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError)
 
 
 def download(archive: Archive, folder: Path, on_progress: Progress = lambda what, done, total: None) -> Path:
@@ -138,8 +141,15 @@ def _fetch(address: str, part: Part, on_progress: Callable[[int, int], None]) ->
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is to be unpacked; a single packed file (`.gz`) and NumPy's arrays are read as they are."""
-    return path.suffix != ".npz" and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+    """Whether a file is to be unpacked; a single packed file (`.gz`) and NumPy's arrays are read as they are.
+
+    Raises:
+        DataError: It ends before that can be told.
+    """
+    try:
+        return path.suffix != ".npz" and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+    except EOFError:
+        raise DataError(f"{path} is cut off; remove it and get it again.") from None
 
 
 def unpack(archive: Path, folder: Path) -> Path:
@@ -161,17 +171,19 @@ def unpack(archive: Path, folder: Path) -> Path:
         else:
             with tarfile.open(archive) as members:
                 members.extractall(unfinished, filter="data")
+                while members.fileobj and members.fileobj.read(CHUNK):
+                    pass  # tarfile stops before the checksum at the end
     except tarfile.FilterError as error:
         shutil.rmtree(unfinished)
         raise DataError(
             f"{archive} has a member that points outside its folder or is no plain file ({error}); it was left alone."
         ) from error
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
-        # Of passwords and of unknown ways to compress, zipfile says so by a RuntimeError.
+    except DAMAGES as error:
         shutil.rmtree(unfinished)
         if is_full(error):
             raise
-        raise DataError(f"{archive} cannot be unpacked ({error}); remove it and download it again.") from error
+        why = str(error).partition("\n")[0].rstrip(":")  # tarfile goes on with every way that it tried
+        raise DataError(f"{archive} cannot be unpacked ({why}); remove it and download it again.") from error
     shutil.rmtree(folder, ignore_errors=True)
     os.utime(unfinished)  # an archive may have set another time
     unfinished.rename(folder)

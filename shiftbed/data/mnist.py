@@ -6,6 +6,7 @@ Here a version is made once, with a seed of its own. `coloured_study` makes Colo
 
 import gzip
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def read_idx(folder: Path, name: str) -> np.ndarray:
         if zero != 0 or kind != 8:
             raise ValueError("its header is another")
         return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-    except (ValueError, EOFError, struct.error, gzip.BadGzipFile) as error:
+    except (ValueError, EOFError, struct.error, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{found[0]} is no IDX file of bytes ({error}); get it again.") from error
 
 
@@ -191,10 +192,29 @@ SOURCES = {
         "CC-BY-SA-3.0",
     ),
     "FashionMNIST": (
-        ("https://storage.googleapis.com/tensorflow/tf-keras-datasets/fashion-mnist",),
+        (
+            "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        ),
         ("top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"),
         "Xiao, H., Rasul, K. and Vollgraf, R. (2017). Fashion-MNIST.",
         "MIT",
+    ),
+}
+
+
+CHECKSUMS = {  # of the files as their authors packed them, in the order of `FILES`
+    "MNIST": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+    "FashionMNIST": (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
 }
 
@@ -203,7 +223,10 @@ def idx_archives(source: str) -> tuple[Archive, ...]:
     """The four files of MNIST or FashionMNIST."""
     mirrors = SOURCES[source][0]
     names = [f"{name}.gz" for images, labels, _ in FILES.values() for name in (images, labels)]
-    return tuple(Archive(file=name, mirrors=tuple(f"{address}/{name}" for address in mirrors)) for name in names)
+    return tuple(
+        Archive(file=name, mirrors=tuple(f"{address}/{name}" for address in mirrors), sha256=checksum)
+        for name, checksum in zip(names, CHECKSUMS[source], strict=True)
+    )
 
 
 def _register(

@@ -13,7 +13,7 @@ class Origin:
 
     Attributes:
         address: The mirror's address; empty if it is not known.
-        tag: The server's `ETag` of the file; empty if it gives none.
+        tag: The server's `ETag` of the file, or else its date; empty if it gives none.
         length: All bytes of the file; 0 if it is not known.
     """
 
@@ -26,7 +26,7 @@ class Origin:
         """What a server's answer says of a file, of which it may send a piece."""
         whole = _length(headers)
         length = headers.get("Content-Length") if "Content-Range" not in headers else whole
-        return cls(address, headers.get("ETag") or "", int(length or 0))
+        return cls(address, headers.get("ETag") or headers.get("Last-Modified") or "", int(length or 0))
 
     def may_be(self, other: "Origin") -> bool:
         """Whether this can be the same file of the same mirror, by all that both know."""

@@ -1,20 +1,23 @@
 """Downloads from a real server on this machine that drops connections, lies, and has nothing."""
 
 import errno
+import gzip
 import hashlib
 import io
 import os
+import random
 import tarfile
 import threading
 import zipfile
 from contextlib import suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from shiftbed.data import download as downloading
 from shiftbed.data.dataset import Archive
-from shiftbed.data.download import download, unpack
+from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.parts import Origin, Part
 from shiftbed.errors import DataError
 
@@ -329,3 +332,39 @@ def test_a_damaged_archive_is_one_sentence(tmp_path, content):
     with pytest.raises(DataError, match="cannot be unpacked"):
         unpack(tmp_path / "a", tmp_path / "out")
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
+
+
+def damaged(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+@pytest.mark.parametrize("damage", [damaged, lambda content: content[:60]], ids=["damaged", "cut"])
+def test_damage_is_one_sentence_however_it_is_compressed(tmp_path, kind, damage):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=f"w:{kind}") as archive:
+        info = tarfile.TarInfo("a")
+        info.size = 100_000
+        archive.addfile(info, io.BytesIO(random.Random(0).randbytes(info.size)))
+    (tmp_path / "a").write_bytes(damage(buffer.getvalue()))
+    with pytest.raises(DataError, match="cannot be unpacked") as caught:
+        unpack(tmp_path / "a", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [5, 30])
+def test_a_packed_file_that_is_cut_off_is_one_sentence(tmp_path, size):
+    (tmp_path / "labels.gz").write_bytes(gzip.compress(random.Random(0).randbytes(1000))[:size])
+    with pytest.raises(DataError, match=r"labels\.gz is cut off; remove it and get it again"):
+        is_archive(tmp_path / "labels.gz")
+
+
+def test_the_date_of_a_file_tells_that_it_was_replaced_where_there_is_no_tag():
+    answer = Message()
+    answer["Last-Modified"] = "Tue, 02 Jan 2024 00:00:00 GMT"
+    answer["Content-Range"] = "bytes 10-99/100"
+    now = Origin.of("http://a/b", answer)
+    assert now == Origin("http://a/b", "Tue, 02 Jan 2024 00:00:00 GMT", 100)
+    assert not now.may_be(Origin("http://a/b", "Mon, 01 Jan 2024 00:00:00 GMT", 100))
+    assert now.may_be(Origin("http://a/b", "", 100))

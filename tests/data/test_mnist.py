@@ -56,6 +56,21 @@ def test_files_that_are_no_idx(tmp_path, content):
         read_idx(tmp_path, "y")
 
 
+@pytest.mark.parametrize("where", [12, 40, -6])
+def test_a_packed_idx_file_that_is_damaged_is_one_sentence(tmp_path, where):
+    content = bytearray(gzip.compress(idx(np.random.default_rng(0).integers(0, 10, 1000).astype(np.uint8))))
+    content[where] ^= 255
+    (tmp_path / "x.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.gz is no IDX file of bytes .*; get it again"):
+        read_idx(tmp_path, "x")
+
+
+def test_the_checksums_are_of_different_files():
+    archives = [one for source in mnist.SOURCES for one in mnist.idx_archives(source)]
+    assert len({one.sha256 for one in archives}) == 8 and all(len(one.sha256 or "") == 64 for one in archives)
+    assert all(len(one.mirrors) == 2 for one in archives)
+
+
 def test_a_wrong_count_is_refused(made):
     (made / "train-labels-idx1-ubyte").write_bytes(idx(np.zeros(7, np.uint8)))
     with pytest.raises(DataError, match="has 600 images and 7 labels, not 600"):
@@ -218,7 +233,8 @@ def test_bsds500_from_its_archive_makes_mnist_m(made, root, monkeypatch):
     entry = DATASETS["MNIST-M"]
     with Server(served, drops=2) as server:
         archives = tuple(
-            one.model_copy(update={"mirrors": (f"{server.address}/{one.file}",)}) for one in entry.card.archives
+            one.model_copy(update={"mirrors": (f"{server.address}/{one.file}",), "sha256": None})
+            for one in entry.card.archives
         )
         counts = {name: 4 if i < 100 else 3 for i, name in enumerate(BSDS500)}
         card = entry.card.model_copy(update={"domains": counts, "archives": archives})
