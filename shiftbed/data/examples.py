@@ -5,10 +5,11 @@ import hashlib
 import json
 import os
 import unicodedata
+import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from shiftbed.hashing import digest
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 COLUMNS = ("path", "class", "domain")
+UNREADABLE = ""  # stands for the hash of a file that cannot be opened, which packing refuses
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,16 @@ class Content:
         by_hash = defaultdict(list)
         for one, content in zip(self.listing.examples, self.hashes, strict=True):
             by_hash[content].append(one)
+        by_hash.pop(UNREADABLE, None)
         return [same for same in by_hash.values() if len({(one.domain, one.split) for one in same}) > 1]
 
 
 def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:  # a link that leads nowhere, say
+        return UNREADABLE
 
 
 def list_folder(folder: Path) -> Listing:
@@ -104,16 +110,21 @@ def list_folder(folder: Path) -> Listing:
     domains = subfolders(folder)
     if not domains:
         raise DataError(f"{folder} has no folders in it; a dataset is a folder of domain/class/image files.")
-    examples = []
+    examples, elsewhere = [], images_in(folder)
     for domain in domains:
-        found = [
-            Example(image, composed(domain.name), composed(label.name))
-            for label in subfolders(domain)
-            for image in images_in(label)
-        ]
+        elsewhere += images_in(domain)
+        found = []
+        for label in subfolders(domain):
+            found += [Example(image, composed(domain.name), composed(label.name)) for image in images_in(label)]
+            elsewhere += [image for inner in subfolders(label) for image in images_in(inner)]
         if not found:
             raise DataError(f"Domain '{domain.name}' in {folder} has no images; they belong in {domain}/CLASS/.")
         examples += found
+    if elsewhere:
+        images = "1 image" if len(elsewhere) == 1 else f"{len(elsewhere)} images"
+        warnings.warn(
+            f"Not used: {images} at another depth than domain/class/image, such as {elsewhere[0]}.", stacklevel=4
+        )
     listing = Listing.of(examples)
     _refuse_lone_classes(listing)
     return listing
@@ -127,14 +138,23 @@ def composed(name: str) -> str:
 def subfolders(folder: Path) -> list[Path]:
     """The folders in a folder, by name; hidden ones and what archives of macOS add are left out."""
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.is_dir()]
+        names = [entry.name for entry in entries if _is(entry.is_dir)]
     return [folder / name for name in sorted(names) if not name.startswith((".", "__MACOSX"))]
+
+
+def _is(question: Callable[[], bool]) -> bool:
+    """What the system says of a file; of a link that leads to itself, or a name that is too long, it is no."""
+    try:
+        return question()
+    except OSError:
+        return False
 
 
 def images_in(folder: Path) -> list[Path]:
     """The image files in a folder, by name."""
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES]
+        images = (entry for entry in entries if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES)
+        names = [entry.name for entry in images if not entry.is_dir(follow_symlinks=False)]
     return [folder / name for name in sorted(names) if not name.startswith(".")]
 
 
@@ -168,7 +188,8 @@ def list_manifest(manifest: Path) -> Listing:
         raise DataError(
             f"{manifest} has no column '{missing[0]}'; it needs {', '.join(COLUMNS)} and has {', '.join(rows[0])}."
         )
-    examples = []
+    examples: list[Example] = []
+    seen: dict[Example, int] = {}
     for number, row in enumerate(rows, start=1):
         values = {
             name: str(row[name]) if row.get(name) not in (None, "") else None for name in (*COLUMNS, "group", "split")
@@ -180,9 +201,14 @@ def list_manifest(manifest: Path) -> Listing:
         # Absolute, so that those beside the manifest have a folder in common with those given in full; not resolved, so
         # that their order, and with it the dataset's version, stays what it was.
         path = (manifest.parent / values["path"]).absolute()
-        if not path.is_file():
+        if not _is(path.is_file):
             raise DataError(f"Row {number} of {manifest} names {values['path']}, which is not a file beside it.")
-        examples.append(Example(path, values["domain"], values["class"], values["group"], values["split"]))
+        one = Example(path, values["domain"], values["class"])
+        if one in seen:  # a copy of it could be trained on and the other validated or tested
+            rows_of_it = f"Rows {seen[one]} and {number} of {manifest}"
+            raise DataError(f"{rows_of_it} list {values['path']} twice for its class and domain; remove one of them.")
+        seen[one] = number
+        examples.append(replace(one, group=values["group"], split=values["split"]))
     listing = Listing.of(examples)
     _refuse_lone_classes(listing)
     return listing
@@ -208,7 +234,7 @@ def _manifest_rows(manifest: Path) -> list[dict[str, Any]]:
             with manifest.open(newline="", encoding="utf-8-sig") as file:
                 return list(csv.DictReader(file))
         if kind in (".jsonl", ".ndjson"):
-            lines = manifest.read_text(encoding="utf-8").splitlines()
+            lines = manifest.read_text(encoding="utf-8-sig").splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
             for number, row in enumerate(rows, start=1):
                 if not isinstance(row, dict):
@@ -216,6 +242,6 @@ def _manifest_rows(manifest: Path) -> list[dict[str, Any]]:
             return rows
         if kind == ".parquet":
             return _parquet_rows(manifest)
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, csv.Error) as error:
         raise DataError(f"{manifest} cannot be read: {error}.") from error
     raise DataError(f"{manifest} is no manifest: it must end in .csv, .jsonl or .parquet.")

@@ -28,7 +28,7 @@ def image_size(path: Path) -> tuple[int, int] | Refused:
         with Image.open(path) as image:
             sideways = image.getexif().get(ORIENTATION) in SIDEWAYS
             if sideways and image.format == "TIFF":
-                image.load()  # Pillow turns these itself, some versions when they are opened and others when they are read
+                image.load()  # Pillow turns these itself, at the latest now
             width, height = image.size
             if sideways and image.format != "TIFF":
                 width, height = height, width

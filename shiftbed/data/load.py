@@ -1,6 +1,7 @@
 """Finding datasets by name: built in, or prepared on this machine."""
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,9 @@ def card(name: str) -> Card:
 
 @lru_cache(maxsize=256)
 def _card(name: str, root: str | None) -> Card:
+    if name not in prepared_names():
+        with suppress(UnknownNameError):
+            name = DATASETS.canonical_name(name)  # its pack has the registered spelling
     if name in prepared_names():
         packed = read_card(pack_folder(name))
         registered = DATASETS[name].card if name in DATASETS else packed
@@ -66,6 +70,7 @@ def load(name: str) -> MultiDomainDataset:
 
 def example_names(name: str, domain: str) -> list[str]:
     """What to call the examples of a domain: the files they came from, or their places where there are none."""
+    name = card(name).name
     known = file_names(pack_folder(name)) if name in prepared_names() else {}
     return known.get(domain) or [f"{domain}/{place}" for place in range(len(load(name)[domain]))]
 

@@ -200,6 +200,10 @@ class _Journal:
             os.fsync(self._file.fileno())
             self._waiting, self._last = [], time.monotonic()
 
+    def close(self) -> None:
+        """Closes the file; what is not written is packed again."""
+        self._file.close()
+
 
 def _decode_all(
     folder: Path,
@@ -240,6 +244,7 @@ def _decode_all(
     finally:
         threads.shutdown(cancel_futures=True)  # no thread writes into a closed file
         os.close(pixels)
+        journal.close()
     return journal.refused
 
 

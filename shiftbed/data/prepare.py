@@ -15,8 +15,8 @@ from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.images import Refused, image_size
 from shiftbed.data.load import forget, unknown_dataset
 from shiftbed.data.pack import read_card, read_refused, write_pack
-from shiftbed.data.roots import data_root, pack_folder, prepared_names
-from shiftbed.data.writing import full_disk_as_sentence
+from shiftbed.data.roots import UNFINISHED, data_root, pack_folder, prepared_names
+from shiftbed.data.writing import alone, full_disk_as_sentence
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.hashing import digest
 
@@ -64,6 +64,8 @@ def prepare(
         DataError: Something about the data is wrong; nothing half-made is used.
         UnknownNameError: There is neither a dataset nor a folder or file of this name.
     """
+    if short_side is not None and short_side < 2:
+        raise DataError(f"Images cannot be reduced to a short side of {short_side}; 2 pixels are the least.")
     with full_disk_as_sentence(data_root()):
         try:
             entry = DATASETS[name]
@@ -88,14 +90,20 @@ def _prepare_own(
     on_progress: Callable[[str, int, int], None],
 ) -> Prepared:
     name = rename or (path.stem if path.is_file() else path.resolve().name)
-    if name in DATASETS:
+    if name.lower() in {known.lower() for known in DATASETS}:  # names are found in any spelling
         raise DataError(f"'{name}' is the name of a known dataset; give yours another with --name.")
-    if "/" in name or name.startswith("."):
+    if "/" in name or name.startswith(".") or name.endswith(UNFINISHED):
         raise DataError(f"'{name}' cannot be the name of a dataset; give another with --name.")
     listing = list_manifest(path) if path.suffix.lower() in MANIFESTS else list_folder(path)
     if size_class not in (None, "small", "large"):
         raise DataError(f"There is no size class '{size_class}'; choose small or large.")
     _note_missing_classes(listing)
+    if any(one.split for one in listing.examples):
+        warnings.warn(
+            "The column 'split' only tells equal files of two parts apart; what trains and what is tested, the "
+            "protocol divides anew.",
+            stacklevel=3,
+        )
     content = listing.content()
     fingerprint = content.fingerprint()
     card = Card(
@@ -145,8 +153,10 @@ def _note_missing_classes(listing: Listing) -> None:
 
 
 def _guess_size_class(listing: Listing) -> str:
-    size = image_size(listing.examples[0].path)
-    return "small" if isinstance(size, tuple) and max(size) <= SMALL_PIXELS else "large"
+    """By the first image that can be read."""
+    sizes = (image_size(one.path) for one in listing.examples)
+    size = next((size for size in sizes if isinstance(size, tuple)), None)
+    return "small" if size and max(size) <= SMALL_PIXELS else "large"
 
 
 def _prepare_known(
@@ -198,19 +208,26 @@ def raw_files(
         raise DataError(f"There is no archive or folder {source}.")
     if source is not None and source.is_dir():
         return source
-    folder = data_root() / "raw" / card.name
-    if source is not None:
-        if not is_archive(source):
-            raise DataError(f"{source} is no archive that can be unpacked; give the folder that its files lie in.")
-        about = source.stat()
-        own = folder / f"given-{digest([str(source.resolve()), about.st_size, about.st_mtime_ns])[:12]}"
-        unpack(source, own / source.name.split(".")[0])
-        return own
-    archives = [download(one, folder, on_progress) for one in card.archives]
-    if not archives:
+    if source is None and not card.archives:
         instead = f", or prepare {card.superseded_by} instead" if card.superseded_by else ""
         by_hand = f"get it by hand ({card.source}) and prepare it with --from FOLDER{instead}"
         raise DataError(f"{card.name} has no public mirror; {by_hand}.")
+    folder = data_root() / "raw" / card.name
+    with alone(folder, f"fetching {card.name}"):  # two that write one part of a download would mix it up
+        return _downloaded(card, folder, on_progress) if source is None else _given(source, folder)
+
+
+def _given(source: Path, folder: Path) -> Path:
+    if not is_archive(source):
+        raise DataError(f"{source} is no archive that can be unpacked; give the folder that its files lie in.")
+    about = source.stat()
+    own = folder / f"given-{digest([str(source.resolve()), about.st_size, about.st_mtime_ns])[:12]}"
+    unpack(source, own / source.name.split(".")[0])
+    return own
+
+
+def _downloaded(card: Card, folder: Path, on_progress: Callable[[str, int, int], None]) -> Path:
+    archives = [download(one, folder, on_progress) for one in card.archives]
     packed = [archive for archive in archives if is_archive(archive)]
     for archive in packed:
         unpack(archive, folder / "files" / archive.name.split(".")[0])

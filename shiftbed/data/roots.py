@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 VARIABLE = "SHIFTBED_DATA"
+UNFINISHED = ".partial"  # ends the names of folders that are being written
 
 
 def data_root() -> Path:
@@ -19,4 +20,4 @@ def pack_folder(name: str) -> Path:
 def prepared_names() -> list[str]:
     """The datasets that have a whole pack here."""
     folder = data_root() / "packs"
-    return sorted(path.parent.name for path in folder.glob("*/pack.json") if path.parent.suffix != ".partial")
+    return sorted(path.parent.name for path in folder.glob("*/pack.json") if path.parent.suffix != UNFINISHED)

@@ -1,13 +1,14 @@
-"""Writing packs: one writer at a time, whole or not at all, and one sentence when the disk is full."""
+"""Writing: one writer at a time, whole or not at all, and one sentence when the disk is full."""
 
 import errno
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shiftbed.data.roots import VARIABLE
+from shiftbed.data.roots import UNFINISHED, VARIABLE
 from shiftbed.errors import DataError
 
 
@@ -15,24 +16,45 @@ from shiftbed.errors import DataError
 def sole_writer(target: Path) -> Iterator[Path]:
     """Gives `TARGET.partial` to write into and holds it against other writers; it becomes the target at the end.
 
-    The lock goes with the process, however it ends. What an interrupted writer left is found in the folder.
+    What an interrupted writer left is found in the folder. What was there before stays until it is replaced.
 
     Raises:
         DataError: Somebody else is writing it.
     """
-    unfinished = target.with_name(target.name + ".partial")
-    unfinished.mkdir(parents=True, exist_ok=True)
-    lock = unfinished.with_name(unfinished.name + ".lock")
+    unfinished, replaced = (target.with_name(f"{target.name}{end}") for end in (UNFINISHED, f".old{UNFINISHED}"))
+    with alone(unfinished, f"packing {target.name}"):
+        unfinished.mkdir(parents=True, exist_ok=True)
+        yield unfinished
+        if target.exists():  # it has to go at once: half of it would count as a pack
+            shutil.rmtree(replaced, ignore_errors=True)
+            target.rename(replaced)
+        unfinished.rename(target)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+@contextmanager
+def alone(what: Path, doing: str) -> Iterator[None]:
+    """Holds `WHAT.lock` against other processes; the lock goes with the process, however it ends.
+
+    Args:
+        what: What is worked on.
+        doing: What others are told of it.
+
+    Raises:
+        DataError: Somebody else holds it.
+    """
+    lock = what.with_name(f"{what.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"Another process is packing {target.name}; wait for it.") from None
+            still_there = os.path.samestat(os.fstat(file.fileno()), lock.stat())
+        except (BlockingIOError, FileNotFoundError):
+            still_there = False
+        if not still_there:  # its holder removes it, and the next one's is another file of this name
+            raise DataError(f"Another process is {doing}; wait for it.")
         try:
-            yield unfinished
-            if target.exists():
-                shutil.rmtree(target)
-            unfinished.rename(target)
+            yield
         finally:
             lock.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 """Anyone's images: folders, manifests, packs, and everything that can be wrong with them."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shiftbed.data import card, load
+from shiftbed.data import DATASETS, card, example_names, load, writing
 from shiftbed.data import pack as packing
-from shiftbed.data.examples import list_folder, list_manifest
+from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
+from shiftbed.data.load import forget
 from shiftbed.data.look import contact_sheet
 from shiftbed.data.pack import RaggedImages, read_pack, write_pack
 from shiftbed.data.prepare import prepare, raw_files
@@ -287,6 +289,117 @@ def test_a_disk_that_runs_full_is_one_sentence_and_what_is_whole_is_kept(folder,
     assert {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()} == whole
 
 
+def test_files_that_cannot_be_opened_are_refused_as_damaged_ones_are(folder, root):
+    (folder / "größe" / "cat" / "gone.jpg").symlink_to("nowhere")
+    (folder / "site one" / "cat" / "gone too.jpg").symlink_to("gone too.jpg")
+    (folder / "größe" / "cat" / "folder.jpg").mkdir()  # no file at all
+    (folder / "größe" / "loop").symlink_to("loop")
+    with pytest.raises(DataError, match=r"2 images cannot be packed \(.*gone too\.jpg"):
+        prepare(str(folder))
+    made = prepare(str(folder), skip_corrupt=True)
+    assert {one.path.name for one in made.left_out} == {"gone.jpg", "gone too.jpg"}
+    assert sum(made.card.domains.values()) == 36 and not made.duplicates
+
+
+def test_images_at_another_depth_are_not_dropped_without_a_word(folder, root):
+    for place in (".", "größe", "größe/cat/more"):
+        (folder / place).mkdir(exist_ok=True)
+        picture(8, 8, seed=len(place)).save(folder / place / "stray.png")
+        (folder / place / "Thumbs.db").write_bytes(b"")
+        (folder / place / "._stray.png").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"Not used: 3 images at another depth .*, such as .*stray\.png"):
+        made = prepare(str(folder))
+    assert sum(made.card.domains.values()) == 36
+
+
+def test_an_image_that_a_manifest_lists_twice_is_refused(folder, root):
+    rows = [f"größe/cat/image {i}.png,cat,größe,{group}" for i, group in ((1, "a"), (3, "b"), (5, "a"), (3, "c"))]
+    (folder / "list.csv").write_text("\n".join(["path,class,domain,group", *rows]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"Rows 2 and 4 of .*list\.csv list größe/cat/image 3\.png twice"):
+        prepare(str(folder / "list.csv"))
+
+
+def test_a_column_of_parts_does_not_divide_and_that_is_said(folder, root):
+    rows = [f"{domain}/cat/image {i}.png,cat,{domain},{part}" for domain in ("größe", "site one")
+            for i, part in ((1, "train"), (3, "test"))]  # fmt: skip
+    (folder / "list.csv").write_text("\n".join(["path,class,domain,split", *rows]), encoding="utf-8")
+    with pytest.warns(UserWarning, match="The column 'split' only tells equal files"):
+        prepare(str(folder / "list.csv"))
+
+
+def test_a_damaged_image_does_not_decide_which_hyperparameters_apply(tmp_path, root):
+    for domain in "ab":
+        (tmp_path / "small" / domain / "x").mkdir(parents=True)
+        picture(28, 28, seed=ord(domain)).save(tmp_path / "small" / domain / "x" / "1.png")
+    (tmp_path / "small" / "a" / "x" / "0.png").write_bytes(b"no image")
+    assert prepare(str(tmp_path / "small"), skip_corrupt=True).card.size_class == "small"
+
+
+@pytest.mark.parametrize("side", [1, 0, -5])
+def test_no_image_is_reduced_to_nothing(folder, root, side):
+    with pytest.raises(DataError, match=f"reduced to a short side of {side}; 2 pixels are the least"):
+        prepare(str(folder), short_side=side)
+
+
+def test_a_dataset_replaces_the_one_before_only_when_it_is_whole(folder, root, monkeypatch):
+    """However it ends, the name means one of the two, or for a moment none: never half of one."""
+    before = prepare(str(folder)).card
+    picture(64, 64, seed=999).save(folder / "größe" / "cat" / "image 1.png")
+    remove = shutil.rmtree
+
+    def die_half_way(path, **how):
+        if Path(path).exists():
+            (Path(path) / "pixels.u8").unlink()
+            raise KeyboardInterrupt
+        remove(path, **how)
+
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="replaces"), pytest.raises(KeyboardInterrupt):
+        patch.setattr(writing.shutil, "rmtree", die_half_way)
+        prepare(str(folder))
+    forget()
+    assert card("mine").version != before.version and load("mine")["größe"].inputs.shape == (12, 64, 64, 3)
+    prepare(str(folder))
+    picture(64, 64, seed=998).save(folder / "größe" / "cat" / "image 1.png")
+    with pytest.warns(UserWarning, match="replaces"):
+        prepare(str(folder))
+    assert [path.name for path in (root / "packs").iterdir()] == ["mine"]
+
+
+def test_a_lock_that_its_holder_removed_holds_nobody_off_and_nobody_in(tmp_path):
+    """Who opened the file before it was removed may lock it, but the next one's lock is another file."""
+    lock = tmp_path / "pack.lock"
+    flock = fcntl.flock
+
+    def removed_meanwhile(file, how):
+        flock(file, how)
+        lock.unlink()
+        lock.write_text("")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match="Another process is packing it; wait"):
+        patch.setattr(writing.fcntl, "flock", removed_meanwhile)
+        with writing.alone(tmp_path / "pack", "packing it"):
+            pass
+    with writing.alone(tmp_path / "pack", "packing it"):
+        pass
+    assert not lock.exists()
+
+
+def test_two_that_fetch_one_dataset_do_not_write_into_one_file(root):
+    busy = pytest.raises(DataError, match="Another process is fetching PACS; wait for it")
+    with writing.alone(root / "raw" / "PACS", "fetching PACS"), busy:
+        raw_files(card("PACS"))
+
+
+def test_a_known_dataset_is_the_one_that_is_prepared_in_whatever_spelling(folder, root):
+    """The card of NICO++-public has no counts; those of the pack are the ones to divide by."""
+    about = DATASETS["NICO++-public"].card
+    examples = [Example(folder / "größe" / "cat" / "image 1.png", name, "bear") for name in about.domains]
+    write_pack(Listing.of(examples, tuple(about.domains), about.classes), about, root / "packs" / about.name)
+    forget()
+    assert card("nico++-PUBLIC") == card("NICO++-public") and set(card("nico++-PUBLIC").domains.values()) == {1}
+    assert example_names("nico++-public", "rock") == example_names("NICO++-public", "rock") == ["image 1.png"]
+
+
 def test_equal_files_in_two_domains_are_reported(folder, root):
     shutil.copy(folder / "größe" / "cat" / "image 1.png", folder / "site one" / "cat" / "copy.png")
     made = prepare(str(folder))
@@ -319,6 +432,8 @@ def test_folders_that_are_no_dataset(folder, root, break_it, words):
     [
         ("path,class\na.png,x", "has no column 'domain'; it needs path, class, domain and has path, class"),
         ("path,class,domain\nnone.png,x,y", "Row 1 of .* names none.png, which is not a file"),
+        (f"path,class,domain\n{'x' * 5000}.png,x,y", "Row 1 of .* names xxx.*, which is not a file"),
+        ('path,class,domain\n"' + "x" * 200_000, "list.csv cannot be read: field larger than"),
         ("path,class,domain\n,x,y", r"Row 1 of .* has no path\."),
         ("path,class,domain\na.png,,y", "Row 1 of .* has no class; leave images without labels out, .* with --on"),
         ("path,class,domain\n", "lists no images"),
@@ -344,8 +459,11 @@ def test_names_that_are_no_dataset(folder, root):
         load(str(folder))
     with pytest.raises(DataError, match="is built in and needs no preparation"):
         prepare("EmojiStyles")
-    with pytest.raises(DataError, match="is the name of a known dataset; give yours another"):
-        prepare(str(folder), rename="EmojiStyles")
+    for spelling in ("EmojiStyles", "emojistyles"):
+        with pytest.raises(DataError, match="is the name of a known dataset; give yours another"):
+            prepare(str(folder), rename=spelling)
+    with pytest.raises(DataError, match=r"'mine\.partial' cannot be the name of a dataset"):
+        prepare(str(folder), rename="mine.partial")
 
 
 def test_a_disk_that_is_too_small_is_noticed_before_work_is_done(folder, root, monkeypatch):
@@ -410,6 +528,13 @@ def test_images_without_a_group_are_groups_of_their_own(folder, root):
     prepare(str(folder / "mine.JSONL"), rename="grouped")
     groups = np.concatenate([np.asarray(domain.groups) for domain in load("grouped").domains])
     assert len(np.unique(groups)) == len(rows) - 1 and groups[0] == groups[1]
+
+
+def test_a_mark_that_some_editors_begin_files_with_is_no_part_of_a_manifest(folder, root):
+    (folder / "list.jsonl").write_bytes(
+        b"\xef\xbb\xbf" + json.dumps({"path": "größe/cat/image 1.png", "class": "cat", "domain": "größe"}).encode()
+    )
+    assert len(list_manifest(folder / "list.jsonl").examples) == 1
 
 
 @pytest.mark.parametrize(
