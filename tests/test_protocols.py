@@ -379,3 +379,61 @@ def test_sources_are_taken_among_the_named_ones():
         PROTOCOLS["k-sources:1,among=Google-01"](known)
     with pytest.raises(DataError, match="between 1 and 2 can"):
         PROTOCOLS["k-sources:3,among=Diff-C+Diff-CC"](known)
+
+
+def test_sources_whose_names_have_a_plus_can_be_named():
+    known = card("ColoredDigits")
+    for names in (("+90%",), ("+90%", "+80%"), ("+80%", "-90%")):
+        (spec,) = PROTOCOLS[f"k-sources:{len(names)},among={'+'.join(names)}"](known)
+        assert spec.train == names
+    with pytest.raises(DataError, match="ColoredDigits as prepared here has no domain blue"):
+        PROTOCOLS["k-sources:1,among=+90%+blue"](known)
+
+
+def test_no_minor_domain_at_all_can_be_asked_for():
+    """Each of 11 classes has two of seven styles that train, and five that test it."""
+    (spec,) = PROTOCOLS["flexible-random:minor=0"](card("EmojiStyles"))
+    assert spec.minor == 0
+    assert all(sorted(by_domain.values()) == ["dominant"] * 2 + ["test"] * 5
+               for by_domain in spec.assignment("EmojiStyles").values())  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        ("k-sources:1,cap=0", "cap is 1 or more, not 0"),
+        ("flexible-random:cap=-1", "cap is 1 or more, not -1"),
+        ("flexible-random:dominant=0", "dominant is 1 or more, not 0"),
+        ("flexible-random:minor=-1", "minor is 0 or more, not -1"),
+        ("flexible-compositional:exclusive=0", "exclusive is 1 or more, not 0"),
+        ("k-sources:true", "Parameter k of protocol k-sources cannot be 'true'"),
+        ("k-sources:2,k=3", "Parameter k of protocol k-sources is given twice in '2,k=3'"),
+        ("k-sources:cap=5,3", "Parameter cap of protocol k-sources is given twice"),
+    ],
+)
+def test_numbers_that_no_setting_has_are_refused(protocol, words):
+    with pytest.raises(DataError, match=words):
+        PROTOCOLS[protocol](card("EmojiStyles"))
+
+
+def test_no_split_is_empty_and_no_training_image_is_left_out_silently(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
+    patients(tmp_path, {"one": [1], "two": range(20), "three": range(20)})
+    with pytest.raises(DataError, match="Domain 'one' of Patients has 3 examples, too few for 7:1:2"):
+        TargetTrained(("two", "one")).task("Patients", 0, 0.2)
+    for seed in range(10):
+        flexible = Flexible(compositional=False, dominant=1, minor=1, cap=50, seed=seed)
+        trains = any(by_domain["one"] != "test" for by_domain in flexible.assignment("Patients").values())
+        if trains:
+            with pytest.raises(DataError, match=r"Domain 'one' of Patients has [123] examples, too few to hold out"):
+                flexible.task("Patients", 0, 0.2)
+        else:
+            assert all(len(split.indices) for split in flexible.task("Patients", 0, 0.2).splits)
+    with pytest.raises(DataError, match="Domain 'one' of Patients has 3 examples, of which 0 cannot be used"):
+        Fixed(("one", "two"), ("three",), total=1).task("Patients", 0, 0.2)
+
+
+def test_a_grouped_domain_says_how_much_of_it_can_be_given_unlabelled():
+    """Half of the emoji that no style trains on are held out, so less than half of them can be given."""
+    with pytest.raises(DataError, match=r"since 0\.5 are held out and the rest is tested; give less than 0\.5\."):
+        LeaveOut(("noto",), grouped=True, adapt=0.6).task("EmojiStyles", 0, 0.2)

@@ -40,11 +40,13 @@ def _parameters(name: str, protocol: Protocol, text: str) -> dict[str, Any]:
         if key not in kinds:
             there = f"it has {', '.join(kinds)}" if kinds else "it has none"
             raise UnknownNameError(f"Protocol {name} has no parameter for '{item}'; {there}.")
+        if key in given:
+            raise DataError(f"Parameter {key} of protocol {name} is given twice in '{text}'; give it once.")
         try:
             given[key] = value if kinds[key] is str else json.loads(value)
         except ValueError:
             given[key] = value
-        if not isinstance(given[key], kinds[key]):
+        if not isinstance(given[key], kinds[key]) or (isinstance(given[key], bool) and kinds[key] is not bool):
             raise DataError(f"Parameter {key} of protocol {name} cannot be '{value}'.")
     return given
 
@@ -137,7 +139,7 @@ def k_sources(
     sources = _in_order(dataset, split.train if split else dataset.domains)
     most = len(sources) if split else len(sources) - 1
     if among:
-        some = _in_order(dataset, among.split("+"))
+        some = _in_order(dataset, _joined(among, sources))
         if set(some) - set(sources):
             raise DataError(f"Of {dataset.name}'s domains only {', '.join(sources)} train, not all of {among}.")
         sources, most = some, min(most, len(some))
@@ -165,7 +167,8 @@ def flexible_random(
 ) -> list[TaskSpec]:
     """NICO++'s flexible setting with random dominant domains; smaller numbers where there are fewer than 20 domains."""
     domains = len(dataset.domains)
-    minor = minor or (12 if domains >= 20 else max(1, round((domains - dominant) * 2 / 3)))
+    if minor is None:
+        minor = 12 if domains >= 20 else max(1, round((domains - dominant) * 2 / 3))
     return [Flexible(compositional=False, dominant=dominant, minor=minor, cap=cap, seed=seed)]
 
 
@@ -180,8 +183,10 @@ def flexible_compositional(
 ) -> list[TaskSpec]:
     """NICO++'s flexible setting whose dominant domains are never tested; smaller numbers for fewer than 20 domains."""
     domains = len(dataset.domains)
-    exclusive = exclusive or (4 if domains >= 20 else max(2, round(4 * domains / 20)))
-    minor = minor or (12 if domains >= 20 else max(1, round((domains - exclusive) * 2 / 3)))
+    if exclusive is None:
+        exclusive = 4 if domains >= 20 else max(2, round(4 * domains / 20))
+    if minor is None:
+        minor = 12 if domains >= 20 else max(1, round((domains - exclusive) * 2 / 3))
     return [Flexible(compositional=True, dominant=dominant, minor=minor, exclusive=exclusive, cap=cap, seed=seed)]
 
 
@@ -211,6 +216,16 @@ def _fixed(dataset: Card, split: FixedDomains, cap: int | None = None, total: in
     others = [name for name in dataset.domains if name not in {*split.train, *split.validation}]
     train, validation, test = (_in_order(dataset, x) for x in (split.train, split.validation, split.test or others))
     return Fixed(train, test, validation, cap, total)
+
+
+def _joined(text: str, known: Iterable[str]) -> list[str]:
+    """Names from text that joins them by "+", which a known name may have in itself ("+90%")."""
+    found = []
+    while text:
+        fitting = [name for name in known if f"{text}+".startswith(f"{name}+")]
+        found.append(max(fitting, key=len, default=text.partition("+")[0]))
+        text = text[len(found[-1]) + 1 :]
+    return found
 
 
 def _in_order(dataset: Card, names: Iterable[str]) -> tuple[str, ...]:

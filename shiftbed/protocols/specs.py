@@ -70,11 +70,13 @@ class LeaveOut(TaskSpec):
             else:
                 inside, outside = _in_out(known, domain, fraction, seed_hash(trial, position))
             if tested and self.adapt:
-                given = int(self.adapt * (len(inside) + len(outside)))
+                both = len(inside) + len(outside)
+                given = int(self.adapt * both)
                 if not 0 < given < len(inside):
                     raise DataError(
                         f"Domain '{domain}' of {known.name} cannot give {self.adapt:g} of itself unlabelled, since "
-                        f"{fraction:g} are held out and the rest is tested; give less than {1 - fraction:g}."
+                        f"{len(outside) / both:.2g} are held out and the rest is tested; give less than "
+                        f"{len(inside) / both:.2g}."
                     )
                 splits.append(Split(domain, "rest", "unlabelled", inside[:given]))
                 inside = inside[given:]
@@ -112,6 +114,9 @@ class Fixed(TaskSpec):
     cap: int | None = None
     total: int | None = None
 
+    def __post_init__(self) -> None:
+        _refuse_below(1, cap=self.cap, total=self.total)
+
     def task(self, dataset: str, trial: int, fraction: float) -> Task:
         """The splits in the order training, validation, test."""
         known = card(dataset)
@@ -121,8 +126,9 @@ class Fixed(TaskSpec):
         splits = []
         for domain in self.train:
             share = known.domains[domain] if self.total is None else self.total // len(self.train)
-            if share > known.domains[domain]:
-                raise DataError(f"Domain '{domain}' of {known.name} has fewer than {share} examples.")
+            if not 0 < share <= known.domains[domain]:
+                has = f"Domain '{domain}' of {known.name} has {known.domains[domain]} examples"
+                raise DataError(f"{has}, of which {share} cannot be used.")
             seed = seed_hash(trial, positions[domain])
             if self.validation:
                 order = np.random.RandomState(seed).permutation(known.domains[domain])
@@ -180,6 +186,10 @@ class Flexible(TaskSpec):
     cap: int = 50
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _refuse_below(1, dominant=self.dominant, exclusive=self.exclusive, cap=self.cap)
+        _refuse_below(0, minor=self.minor)
+
     def assignment(self, dataset: str) -> dict[int, dict[str, Role | Literal["dominant"]]]:
         """For every class its domains: `dominant`, `train` (minor) or `test`."""
         data = load(dataset)
@@ -218,8 +228,9 @@ class Flexible(TaskSpec):
                 if role is not None:
                     chosen["test" if role == "test" else "train"].append(examples)
             train, test = (np.sort(np.concatenate([*parts, np.empty(0, np.int64)])) for parts in chosen.values())
-            inside, outside = holdout(len(train), fraction, seed_hash(trial, position))
-            if len(outside):
+            if len(train):
+                inside, outside = holdout(len(train), fraction, seed_hash(trial, position))
+                _refuse_empty(data.card, domain.name, len(train), fraction, inside, outside)
                 splits.append(Split(domain.name, "in", "train", train[inside].astype(np.int64)))
                 splits.append(Split(domain.name, "out", "validation", train[outside].astype(np.int64)))
             if len(test):
@@ -251,6 +262,8 @@ class TargetTrained(TaskSpec):
             if domain in self.domains:
                 order = np.random.RandomState(seed_hash(trial, position)).permutation(count)
                 first, second = int(0.7 * count), int(0.8 * count)
+                if not 0 < first < second:
+                    raise DataError(f"Domain '{domain}' of {known.name} has {count} examples, too few for 7:1:2.")
                 splits.append(Split(domain, "in", "train", order[:first]))
                 splits.append(Split(domain, "out", "validation", order[first:second]))
                 splits.append(Split(domain, "rest", "test", order[second:]))
@@ -293,9 +306,21 @@ def _in_out(
     if share is not None:
         count, held_out = share, int(share * fraction)
         inside, outside = inside[: share - held_out], outside[:held_out]
+    _refuse_empty(known, domain, count, fraction, inside, outside)
+    return inside, outside
+
+
+def _refuse_empty(
+    known: Card, domain: str, count: int, fraction: float, inside: np.ndarray, outside: np.ndarray
+) -> None:
     if len(outside) == 0 or len(inside) == 0:
         raise DataError(f"Domain '{domain}' of {known.name} has {count} examples, too few to hold out {fraction:g}.")
-    return inside, outside
+
+
+def _refuse_below(least: int, **numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise DataError(f"A protocol's {name} is {least} or more, not {number}.")
 
 
 def _grouped(known: Card, domain: str, fraction: float, trial: int, tested: bool) -> tuple[np.ndarray, np.ndarray]:
