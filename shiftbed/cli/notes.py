@@ -9,15 +9,17 @@ FOR_LARGE = "domainbed-head"  # starts from ImageNet weights, at 224 px
 
 
 def recipe_notes(recipe: str, datasets: Iterable[str]) -> list[str]:
-    """Says where a recipe reduces images much, and which one is meant for such images.
+    """Says where a folder is not what was packed, where a recipe reduces images much, and which is meant for those.
 
     Args:
         recipe: The recipe's name.
         datasets: The names of the datasets that it is to train on.
     """
     from shiftbed.data import card
+    from shiftbed.data.load import note_of_change
 
-    found = [_note(recipe, name) for name in dict.fromkeys(card(name).name for name in datasets)]
+    names = dict.fromkeys(card(name).name for name in datasets)
+    found = [note for name in names for note in (note_of_change(name), _note(recipe, name))]
     return list(dict.fromkeys(note for note in found if note))
 
 

@@ -75,6 +75,19 @@ def example_names(name: str, domain: str) -> list[str]:
     return known.get(domain) or [f"{domain}/{place}" for place in range(len(load(name)[domain]))]
 
 
+def note_of_change(name: str) -> str:
+    """What to know where files were added to the folder of a dataset, or taken out, since it was packed; or nothing."""
+    folder, pack = Path(name), pack_folder(name) / "pack.json"
+    if name in DATASETS or not folder.is_dir() or not pack.exists():
+        return ""
+    if all(Path(at).stat().st_mtime <= pack.stat().st_mtime for at, _, _ in os.walk(folder)):
+        return ""
+    return (
+        f"The folder {name} has changed since it was prepared; '{name}' is what it was then, and `shiftbed prepare "
+        f"{quote(name)}` packs it anew."
+    )
+
+
 @lru_cache(maxsize=4)
 def _load(name: str, root: str | None) -> MultiDomainDataset:
     known = card(name)

@@ -1,7 +1,5 @@
 """What is measured: the examples of a dataset's domains as samples, raw or as features of any network."""
 
-import os
-import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from shiftbed.data import DATASETS, Domain, MultiDomainDataset, load
-from shiftbed.data.roots import pack_folder, prepared_names
+from shiftbed.data.load import note_of_change
+from shiftbed.data.roots import prepared_names
 from shiftbed.errors import DataError
 from shiftbed.networks import Featurizer
 from shiftbed.registry import did_you_mean
@@ -33,21 +32,9 @@ def open_dataset(
         from shiftbed.data.prepare import prepare
 
         return load(prepare(str(dataset), on_progress=on_progress).card.name)
-    if str(dataset) not in DATASETS and _changed_since_packed(Path(dataset)):
-        warnings.warn(
-            f"The folder {dataset} has changed since it was prepared; '{dataset}' is what it was then, and "
-            f"`shiftbed prepare {shlex.quote(str(dataset))}` packs it anew.",
-            stacklevel=2,
-        )
+    if note := note_of_change(str(dataset)):
+        warnings.warn(note, stacklevel=2)
     return load(str(dataset))
-
-
-def _changed_since_packed(folder: Path) -> bool:
-    """Whether files were added to a folder, or taken out of it, after the pack of its name was made."""
-    pack = pack_folder(folder.name) / "pack.json"
-    if not folder.is_dir() or not pack.exists():
-        return False
-    return any(Path(at).stat().st_mtime > pack.stat().st_mtime for at, _, _ in os.walk(folder))
 
 
 def samples_of(

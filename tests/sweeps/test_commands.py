@@ -1,14 +1,19 @@
 """The commands of sweeps, as a person meets them."""
 
 import json
+import os
 import shlex
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from shiftbed.cli import sweeps as commands
 from shiftbed.cli.notes import recipe_notes
 from shiftbed.cli.shared import show_failures
+from shiftbed.data.prepare import prepare
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.plan import Request, plan, planned, remember_plan
 from shiftbed.tables import read_tables
@@ -175,6 +180,20 @@ def test_a_recipe_that_makes_large_images_small_says_so(shiftbed, tmp_path, monk
     for name in ("ColoredDigits", "EmojiStyles", "RotatedDigits", "CIFAR-10"):
         assert recipe_notes("quick", [name]) == [], "not larger, or what the recipe was made for"
     assert recipe_notes("ood-bench", ["PACS"]) == [], "it sees 224 pixels"
+
+
+def test_who_trains_on_a_folder_is_told_that_it_has_changed_since_it_was_packed(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    for domain in ("day", "night"):
+        folder = tmp_path / "mine" / domain / "cat"
+        folder.mkdir(parents=True)
+        Image.fromarray(np.full((8, 8, 3), len(domain), np.uint8)).save(folder / "0.png")
+    prepare("mine", size_class="small")
+    assert not [note for note in recipe_notes("quick", ["mine"]) if "changed" in note]
+    later = time.time() + 10
+    os.utime(tmp_path / "mine" / "day" / "cat", (later, later))  # as a new image there does
+    assert "The folder mine has changed since it was prepared" in recipe_notes("quick", ["mine"])[0]
 
 
 def test_a_sweep_without_a_folder_says_which_option_it_lacks(shiftbed):  # noqa: F811
