@@ -75,7 +75,7 @@ def cifar_10(folder: Path) -> list[Domain]:
     """The official training and test parts."""
     train = read_part(folder, TRAIN, "train_lables.json")
     test = read_part(folder, TEST, "test_lables.json")
-    return [Domain("train", *train), Domain("test", *test)]
+    return [_domain("train", *train, folder), _domain("test", *test, folder)]
 
 
 def cifar_10_1(folder: Path) -> list[Domain]:

@@ -131,22 +131,35 @@ def fmow(raw: Path, card: Card, *, periods: Mapping[str, Mapping[str, Sequence]]
     return listing_of(card, existing(card, examples))
 
 
-def nico_splits(raw: Path, card: Card, *, splits: Mapping[str, str]) -> Listing:
+def nico_splits(raw: Path, card: Card, *, splits: Mapping[str, str], lists: str) -> Listing:
     r"""NICO as OoD-Bench divides it: lists of `bear\on_snow\0.jpg,bear,on_snow,animal` beside `animal` and `vehicle`.
+
+    OoD-Bench's repository has two sets of lists under the same names, and in the first one images are trained on and
+    tested.
 
     Args:
         raw: The unpacked files.
         card: The dataset's card.
         splits: The name of each domain's list.
+        lists: The folder of the right lists, where there are others.
+
+    Raises:
+        DataError: Files are missing, or the lists are the first ones.
     """
     roots = find_folders(raw, lambda folder, children: set(card.classes) <= set(children))
     if not roots:
         raise DataError(f"{card.name} needs the folders {' and '.join(card.classes)}, and {raw} has none.")
     examples = []
     for domain, name in splits.items():
-        for row in csv.reader(lines_of(required_file(raw, card, name))):
+        file = find_file(raw, f"{lists}/{name}") or required_file(raw, card, name)
+        for row in csv.reader(lines_of(file)):
             inside, superclass = Path(*row[0].split("\\")), row[3]
             examples.append(Example(roots[0] / superclass / "images" / inside, domain, superclass))
+    (fixed,) = card.splits.values()
+    trained = {one.path for one in examples if one.domain in fixed.train}
+    leaked = [one.path for one in examples if one.domain in fixed.test and one.path in trained]
+    if leaked:
+        raise DataError(f"The lists of {card.name} both train on and test {leaked[0]}; take those of {lists} instead.")
     return listing_of(card, existing(card, examples))
 
 

@@ -1,12 +1,16 @@
 """`prepare`: from archives, folders or manifests to a pack that every command finds."""
 
+import csv
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+
+from PIL import UnidentifiedImageError
 
 from shiftbed.data.arrays import check_counts, write_arrays
 from shiftbed.data.dataset import DATASETS, Card, DatasetEntry, MultiDomainDataset
@@ -172,12 +176,14 @@ def _prepare_known(
     if card.superseded_by:
         better = f"{card.superseded_by} ({DATASETS[card.superseded_by].card.summary})"
         warnings.warn(f"{card.name} is superseded by {better}; new work should use that.", stacklevel=3)
-    found = entry.read(raw_files(card, source, on_progress))
-    if not isinstance(found, Listing):
-        if isinstance(found, MultiDomainDataset):
-            card, found = found.card, found.domains
-        write_arrays(found, card, pack_folder(card.name), partial(on_progress, "making domains"))
-        return Prepared(read_card(pack_folder(card.name)), [], [])
+    raw = raw_files(card, source, on_progress)
+    with _as_published(card):
+        found = entry.read(raw)
+        if not isinstance(found, Listing):
+            if isinstance(found, MultiDomainDataset):
+                card, found = found.card, found.domains
+            write_arrays(found, card, pack_folder(card.name), partial(on_progress, "making domains"))
+            return Prepared(read_card(pack_folder(card.name)), [], [])
     check_counts(card, Counter(one.domain for one in found.examples))
     content = found.content()
     if short_side is not None:  # other pixels, and so other results
@@ -192,6 +198,18 @@ def _prepare_known(
         on_progress=partial(on_progress, "packing"),
     )
     return Prepared(read_card(pack_folder(card.name)), left_out, content.duplicates())
+
+
+@contextmanager
+def _as_published(card: Card) -> Iterator[None]:
+    """Says in one sentence that a list, a table or an array inside a dataset's files is not what its readers know."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, csv.Error, UnidentifiedImageError) as error:
+        kind = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise DataError(
+            f"A file of {card.name} is not as it was published ({kind}); get the files again ({card.source})."
+        ) from error
 
 
 def raw_files(

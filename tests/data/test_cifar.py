@@ -61,6 +61,9 @@ def test_the_lossless_sheets_hold_the_same(binary, tmp_path):
     (sheets / "test_lables.json").write_text(json.dumps(parts["test_batch"][1].tolist()))
     for one, two in zip(cifar.cifar_10(folder / "cifar-10-batches-bin"), cifar.cifar_10(sheets), strict=True):
         assert np.array_equal(one.inputs, two.inputs) and np.array_equal(one.labels, two.labels)
+    (sheets / "test_lables.json").write_text(json.dumps(parts["test_batch"][1].tolist()[:-1]))
+    with pytest.raises(DataError, match=f"has images of shape .* and {EACH - 1} labels"):
+        cifar.cifar_10(sheets)
 
 
 def test_a_cut_or_missing_file_is_one_sentence(binary):

@@ -341,6 +341,51 @@ def test_cifar_10_w_refuses_sets_that_are_there_twice_or_of_no_source(tmp_path):
         read("CIFAR-10-W", folder)
 
 
+def test_nico_takes_the_corrected_lists_wherever_the_first_ones_lie_and_refuses_those(tmp_path):
+    """OoD-Bench's repository has both, under the same names; in the first, test images are trained on."""
+    folder = unpacked("NICO", tmp_path) / "NICO" / "NICO"
+    expected = read("NICO", tmp_path)
+    corrected, first = folder / "mixed_split_corrected", folder / "mixed_split"
+    shutil.copytree(corrected, first)
+    (first / "env_test.csv").write_bytes((first / "env_train1.csv").read_bytes())
+    assert read("NICO", tmp_path) == expected
+    shutil.rmtree(corrected)
+    with pytest.raises(DataError, match=r"lists of NICO both train on and test .*; take those of mixed_split_correct"):
+        read("NICO", tmp_path)
+    (first / "env_test.csv").rename(folder / "env_test.csv")
+    first.rename(tmp_path / "lists")
+    (folder / "env_test.csv").write_text("\n".join(_rows_of(expected, "test")), encoding="utf-8")
+    assert read("NICO", tmp_path) == expected, "right lists in any folder"
+
+
+def _rows_of(listing, domain):
+    """The list of a domain of NICO, as OoD-Bench writes it."""
+    for one in listing.examples:
+        if one.domain == domain:
+            *_, thing, place, file = one.path.parts
+            yield f"{thing}\\{place}\\{file},{thing},{place},{one.label}"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "damage"),
+    [
+        ("NICO", "env_val.csv", lambda text: "bear\\on_snow\\0.jpg\n"),
+        ("Camelyon17", "metadata.csv", lambda text: text.splitlines()[0] + "\n" + "x," * 20),
+        ("CelebA", "te_env.csv", lambda text: text.replace(",1", ",7")),
+        ("FMoW", "rgb_metadata.csv", lambda text: text.replace("20", "MM")),
+        ("TerraIncognita-24330", "caltech_*.json", lambda text: '{"images": [{"id": 1}]}'),
+        ("TerraIncognita-24330", "caltech_*.json", lambda text: "[]"),
+    ],
+)
+def test_a_table_that_is_damaged_inside_is_one_sentence(name, file, damage, root, tmp_path):
+    folder = unpacked(name, tmp_path / "raw")
+    (path,) = folder.rglob(file)
+    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    DATASETS.add(name, entry_as_made(name, made_dataset(name).domains()))
+    with pytest.raises(DataError, match=f"A file of {name} is not as it was published .*; get the files again"):
+        prepare(name, folder)
+
+
 def test_spawrious_takes_the_first_images_by_name(tmp_path):
     listing = read("SpawriousO2O_easy", unpacked("SpawriousO2O_easy", tmp_path))
     bulldogs = [one.path for one in listing.examples if one.label == "bulldog"]
