@@ -185,15 +185,14 @@ def list_manifest(manifest: Path) -> Listing:
         raise DataError(f"{manifest} lists no images.")
     missing = [name for name in COLUMNS if name not in rows[0]]
     if missing:
-        raise DataError(
-            f"{manifest} has no column '{missing[0]}'; it needs {', '.join(COLUMNS)} and has {', '.join(rows[0])}."
-        )
+        there = ", ".join(str(name) for name in rows[0] if name)
+        raise DataError(f"{manifest} has no column '{missing[0]}'; it needs {', '.join(COLUMNS)} and has {there}.")
     examples: list[Example] = []
     seen: dict[Example, int] = {}
     for number, row in enumerate(rows, start=1):
-        values = {
-            name: str(row[name]) if row.get(name) not in (None, "") else None for name in (*COLUMNS, "group", "split")
-        }
+        if None in row:  # where csv keeps what no column is for
+            raise DataError(f"Row {number} of {manifest} has more cells than columns; put cells with commas in quotes.")
+        values = {name: _cell(row.get(name), name) for name in (*COLUMNS, "group", "split")}
         if values["path"] is None or values["class"] is None or values["domain"] is None:
             empty = next(name for name in COLUMNS if values[name] is None)
             advice = "; leave images without labels out, and name their folder with --on" if empty == "class" else ""
@@ -212,6 +211,12 @@ def list_manifest(manifest: Path) -> Listing:
     listing = Listing.of(examples)
     _refuse_lone_classes(listing)
     return listing
+
+
+def _cell(value: object, column: str) -> str | None:
+    """A manifest's cell as text, None where it is empty; space around a name is no part of it, in a path it may be."""
+    text = "" if value is None else str(value)
+    return (text if column == "path" else composed(text.strip())) or None
 
 
 def _parquet_rows(manifest: Path) -> list[dict[str, Any]]:

@@ -319,6 +319,17 @@ def test_an_image_that_a_manifest_lists_twice_is_refused(folder, root):
         prepare(str(folder / "list.csv"))
 
 
+def test_names_in_a_manifest_are_one_name_however_they_are_typed(folder, root):
+    """A space after a comma, or accents apart from their letters, would divide a class or a domain in two."""
+    apart = unicodedata.normalize("NFD", "größe")
+    rows = [f"größe/cat/image {i}.png,{label},{domain}, g " for i, label, domain in
+            ((1, "cat", "größe"), (3, " cat", apart), (5, "cat ", " größe"))]  # fmt: skip
+    (folder / "list.csv").write_text("\n".join(["path,class,domain,group", *rows]), encoding="utf-8")
+    listing = list_manifest(folder / "list.csv")
+    assert (listing.domains, listing.classes) == (("größe",), ("cat",))
+    assert {one.group for one in listing.examples} == {"g"}
+
+
 def test_a_column_of_parts_does_not_divide_and_that_is_said(folder, root):
     rows = [f"{domain}/cat/image {i}.png,cat,{domain},{part}" for domain in ("größe", "site one")
             for i, part in ((1, "train"), (3, "test"))]  # fmt: skip
@@ -435,6 +446,9 @@ def test_folders_that_are_no_dataset(folder, root, break_it, words):
         (f"path,class,domain\n{'x' * 5000}.png,x,y", "Row 1 of .* names xxx.*, which is not a file"),
         ('path,class,domain\n"' + "x" * 200_000, "list.csv cannot be read: field larger than"),
         ("path,class,domain\n,x,y", r"Row 1 of .* has no path\."),
+        ("path,class\na.png,x,y", "has no column 'domain'; it needs path, class, domain and has path, class"),
+        ("path,class,domain\nlist.csv,x,y,z", "Row 1 of .* has more cells than columns; put cells with commas in quo"),
+        ("path,class,domain\na.png,x,  ", r"Row 1 of .* has no domain\."),
         ("path,class,domain\na.png,,y", "Row 1 of .* has no class; leave images without labels out, .* with --on"),
         ("path,class,domain\n", "lists no images"),
         ("path,class,domain\nlist.csv,x,y\nlist.csv,z,w", "Class 'z' is in domain 'w' only"),
