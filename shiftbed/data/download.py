@@ -97,12 +97,19 @@ def web_address(mirror: str) -> str:
 def _fetch(address: str, part: Part, on_progress: Callable[[int, int], None]) -> bool:
     """Appends to a part until the file is whole; a broken connection is tried again from where it broke.
 
+    Tries count only while nothing more arrives: a large file may come in any number of pieces.
+
     Returns:
         Whether it came in several pieces.
     """
-    in_pieces = False
-    for attempt in range(TRIES):
+    in_pieces, most, tried = False, 0, 0
+    trouble: Exception = OSError()
+    while True:
         have = part.size_from(address)
+        tried = 0 if have > most else tried
+        if tried == TRIES:
+            raise trouble
+        most, tried, trouble = max(most, have), tried + 1, OSError("the connection broke off again and again")
         in_pieces |= have > 0
         request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
         try:
@@ -133,11 +140,12 @@ def _fetch(address: str, part: Part, on_progress: Callable[[int, int], None]) ->
                 continue
             if error.code < 500:
                 raise
+            trouble = error
         except (OSError, http.client.HTTPException) as error:
-            if attempt == TRIES - 1 or is_full(error):
+            if is_full(error):
                 raise
-        time.sleep(min(2**attempt * 0.1, 10))
-    raise OSError("the connection broke off again and again")
+            trouble = error
+        time.sleep(min(2**tried * 0.05, 10))
 
 
 def is_archive(path: Path) -> bool:

@@ -233,6 +233,20 @@ def test_a_server_that_always_breaks_off_is_given_up(tmp_path, monkeypatch):
     assert (tmp_path / "a.part").stat().st_size > len(CONTENT) // 2, "what came is kept for the next run"
 
 
+def test_a_large_file_may_come_in_many_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    with Server({"/a": CONTENT}, drops=3 * downloading.TRIES) as server:
+        path = download(Archive(file="a", mirrors=(f"{server.address}/a",), sha256=SHA), tmp_path)
+    assert path.read_bytes() == CONTENT and len(server.asked) == 3 * downloading.TRIES + 1
+
+
+def test_a_server_that_begins_anew_each_time_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    with Server({"/a": CONTENT}, drops=99, ranges=False) as server, pytest.raises(DataError, match="again and again"):
+        download(Archive(file="a", mirrors=(f"{server.address}/a",)), tmp_path)
+    assert len(server.asked) == downloading.TRIES + 1, "half of it, and never more"
+
+
 def test_the_hugging_face_hub_is_a_mirror_as_others_are(tmp_path, monkeypatch):
     """It answers with an address of another server, which is asked for the rest when the connection breaks."""
     monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
