@@ -51,10 +51,10 @@ def download(archive: Archive, folder: Path, on_progress: Progress = lambda what
     for mirror in sorted(archive.mirrors, key=lambda one: web_address(one) != begun):  # the others would start over
         try:
             checksum = _fetch_right(web_address(mirror), part, archive, on_progress)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             if is_full(error):
                 raise
-            troubles.append(f"{mirror}: {error}")
+            troubles.append(f"{mirror}: {' '.join(str(error).split())}")
             continue
         if archive.sha256 and checksum != archive.sha256:
             part.drop()
@@ -130,7 +130,9 @@ def _fetch(address: str, part: Part, on_progress: Callable[[int, int], None]) ->
                         file.write(chunk)
                         have += len(chunk)
                         on_progress(have, total)
-                if have >= total:
+                if not have:
+                    trouble = OSError("it answers with an empty file")
+                elif have >= total:
                     return in_pieces
         except urllib.error.HTTPError as error:
             if error.code == 416 and have:  # nothing is left to send, or the part is of another file
@@ -141,7 +143,7 @@ def _fetch(address: str, part: Part, on_progress: Callable[[int, int], None]) ->
             if error.code < 500:
                 raise
             trouble = error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:  # a length may be no number
             if is_full(error):
                 raise
             trouble = error

@@ -233,6 +233,44 @@ def test_a_server_that_always_breaks_off_is_given_up(tmp_path, monkeypatch):
     assert (tmp_path / "a.part").stat().st_size > len(CONTENT) // 2, "what came is kept for the next run"
 
 
+def test_an_empty_answer_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    with Server({"/empty": b"", "/right": CONTENT}) as server:
+        with pytest.raises(DataError, match="it answers with an empty file"):
+            download(Archive(file="a", mirrors=(f"{server.address}/empty",)), tmp_path)
+        assert not (tmp_path / "a").exists(), "the next run asks again"
+        mirrors = tuple(f"{server.address}/{name}" for name in ("empty", "right"))
+        assert download(Archive(file="a", mirrors=mirrors), tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "many"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /a\r\nContent-Length: 0\r\n\r\n", "infinite loop"),
+        (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n", "is not allowed"),
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "503: Busy"),
+        (b"something else\r\n\r\n", "something else"),
+    ],
+)
+def test_whatever_a_server_says_is_one_sentence(tmp_path, monkeypatch, answer, words):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+
+    class Says(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Says) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with pytest.raises(DataError, match=rf"could not be downloaded \(.*{words}.*\); get it by hand") as caught:
+            download(Archive(file="a", mirrors=(f"http://127.0.0.1:{server.server_port}/a",)), tmp_path)
+        server.shutdown()
+    assert "\n" not in str(caught.value)
+
+
 def test_a_large_file_may_come_in_many_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
     with Server({"/a": CONTENT}, drops=3 * downloading.TRIES) as server:
