@@ -96,24 +96,32 @@ def names_below(folder: Path) -> set[str]:
 
 def walk_images(raw: Path) -> Iterator[Path]:
     """All images below a folder."""
-    waiting = [raw]
+    waiting, seen = [raw], {raw.resolve()}
     while waiting:
         folder = waiting.pop()
         yield from images_in(folder)
-        waiting += subfolders(folder)
+        waiting += _not_seen(subfolders(folder), seen)
 
 
 def find_folders(raw: Path, wanted: Callable[[Path, list[str]], bool]) -> list[Path]:
     """Every folder that is wanted, given its path and its subfolders' names; inside one there is no second search."""
-    found, waiting = [], [raw]
+    found, waiting, seen = [], [raw], {raw.resolve()}
     while waiting:
         folder = waiting.pop()
         children = subfolders(folder)
         if wanted(folder, [child.name for child in children]):
             found.append(folder)
         else:
-            waiting += children
+            waiting += _not_seen(children, seen)
     return sorted(found)
+
+
+def _not_seen(folders: list[Path], seen: set[Path]) -> list[Path]:
+    """Those that have not been looked into, which are noted: a link may lead back to where it lies."""
+    fresh = {folder: folder.resolve() for folder in folders}
+    left = [folder for folder, real in fresh.items() if real not in seen]
+    seen.update(fresh.values())
+    return left
 
 
 def find_file(raw: Path, pattern: str) -> Path | None:

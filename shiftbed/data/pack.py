@@ -312,6 +312,10 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
         shapes = set(zip(rows["height"].tolist(), rows["width"].tolist(), strict=True))
         counts[name], sizes[name] = len(rows), shapes.pop() if len(shapes) == 1 else None
     described = card.model_copy(update={"domains": counts})
+    if card.input_shape is not None:  # which images that were reduced do not have
+        all_shapes = set(zip(index["height"].tolist(), index["width"].tolist(), strict=True))
+        shape = (CHANNELS, *all_shapes.pop()) if len(all_shapes) == 1 else None
+        described = described.model_copy(update={"input_shape": shape})
     write_description(folder, "images", described, sizes=sizes)
     (folder / JOURNAL).unlink(missing_ok=True)
 

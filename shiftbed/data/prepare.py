@@ -123,16 +123,9 @@ def _prepare_own(
         citation="none",
         ran_on="own",
     )
-    before = read_card(pack_folder(name)) if name in prepared_names() else None
+    before = _prepared_before(card)
     left_out = read_refused(pack_folder(name))
     same = before is not None and (before.version, before.size_class) == (card.version, card.size_class)
-    if before is not None and before.version != card.version:
-        count = sum(before.domains.values())
-        warnings.warn(
-            f"This replaces the '{name}' that was prepared before ({count:,} images in {', '.join(before.domains)}); "
-            "--name gives it another name.",
-            stacklevel=3,
-        )
     if not same or (left_out and not skip_corrupt):
         left_out = write_pack(
             listing,
@@ -144,6 +137,16 @@ def _prepare_own(
             on_progress=partial(on_progress, "packing"),
         )
     return Prepared(read_card(pack_folder(name)), left_out, content.duplicates())
+
+
+def _prepared_before(card: Card) -> Card | None:
+    """The card of the pack of this name, if there is one; that another version replaces it is said."""
+    before = read_card(pack_folder(card.name)) if card.name in prepared_names() else None
+    if before is not None and before.version != card.version:
+        images = f"{sum(before.domains.values()):,} images in {', '.join(before.domains)}"
+        what = f"({images}); --name gives it another name" if card.ran_on == "own" else f"as version {before.version}"
+        warnings.warn(f"This replaces the '{card.name}' that was prepared before {what}.", stacklevel=4)
+    return before
 
 
 def _note_missing_classes(listing: Listing) -> None:
@@ -188,6 +191,7 @@ def _prepare_known(
     content = found.content()
     if short_side is not None:  # other pixels, and so other results
         card = card.model_copy(update={"version": f"{card.version}-{short_side}px"})
+    _prepared_before(card)
     left_out = write_pack(
         found,
         card,

@@ -15,6 +15,7 @@ from PIL import Image
 from shiftbed.data import card, load
 from shiftbed.data import download as downloading
 from shiftbed.data.dataset import DATASETS
+from shiftbed.data.finding import find_folders, walk_images
 from shiftbed.data.load import forget
 from shiftbed.data.look import contact_sheet
 from shiftbed.data.prepare import prepare
@@ -99,6 +100,17 @@ def test_an_archive_in_the_published_layout_becomes_a_pack(name, root, tmp_path,
         found = Counter(card["classes"][label] for label in domain.labels)
         assert found == Counter(made.counts[domain.name]), domain.name
     assert Image.open(contact_sheet(dataset, tmp_path / "sheet.png")).size[0] > 100
+
+
+def test_reduced_images_are_another_version_of_another_shape_and_replacing_is_said(root, tmp_path):
+    folder = unpacked("Camelyon17", tmp_path)
+    DATASETS.add("Camelyon17", entry_as_made("Camelyon17", made_dataset("Camelyon17").domains()))
+    prepare("Camelyon17", folder)
+    with pytest.warns(UserWarning, match="This replaces the 'Camelyon17' that was prepared before as version 1"):
+        prepare("Camelyon17", folder, short_side=8)
+    small = load("Camelyon17")
+    assert small.card.version == "1-8px" and small.domains[0].inputs.shape[1:3] == (8, 8)
+    assert small.card.input_shape == (3, 8, 8)
 
 
 @pytest.mark.parametrize(("name", "total"), TOTALS.items())
@@ -203,6 +215,15 @@ def test_a_domain_that_is_there_twice_is_refused(tmp_path):
     shutil.copytree(folder / "PACS/kfold/photo", folder / "again/photo")
     with pytest.raises(DataError, match=r"Domain 'photo' of PACS is there twice, .*/photo and .*/photo; move"):
         read("PACS", folder)
+
+
+def test_links_that_lead_back_are_followed_once(tmp_path):
+    (tmp_path / "photo" / "dog").mkdir(parents=True)
+    (tmp_path / "photo" / "dog" / "a.png").write_bytes(b"")
+    (tmp_path / "loop").symlink_to(".")
+    (tmp_path / "photo" / "up").symlink_to("..")
+    assert [path.name for path in walk_images(tmp_path)] == ["a.png"]
+    assert find_folders(tmp_path, lambda folder, inside: "dog" in inside) == [tmp_path / "photo"]
 
 
 def test_a_folder_that_is_no_class_is_refused(tmp_path):
