@@ -1,11 +1,10 @@
 """The query ledger: which looks at test domains were taken through the verbs of this package.
 
 It lies in the sweep's own folder, as small files that only add up: reading a table twice asks nothing new, resuming
-refunds nothing, and a copy of the folder has the ledger of the original, by its id.
+refunds nothing, a copy of the folder has the ledger of the original, by its id, and bundles and merges take it along.
 """
 
 import json
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +17,9 @@ from shiftbed.audit.oracles import BudgetedOracle
 from shiftbed.hashing import canonical, digest
 from shiftbed.selection import Cell, Selection, TaskRecords
 from shiftbed.selection.rules import ORACLE_BUDGET
+from shiftbed.sweeps.blind import LEDGER, add_looks, looks
 from shiftbed.tables.estimates import StandardError
 from shiftbed.training.store import LocalStore, Store
-
-FOLDER = "ledger"
 
 
 class Query(NamedTuple):
@@ -58,24 +56,22 @@ def note(store: Store, queries: Iterable[Query]) -> None:
     """Adds queries to a sweep's ledger; those that are there already are not asked again."""
     new = sorted(set(queries) - set(queries_of(store)))
     if new:
-        store.create_exclusive(f"{FOLDER}/id", uuid.uuid4().hex.encode())
         lines = b"".join(canonical(query._asdict()) + b"\n" for query in new)
-        store.create_exclusive(f"{FOLDER}/{digest([query._asdict() for query in new])[:20]}.jsonl", lines)
+        add_looks(store, f"{LEDGER}/{digest([query._asdict() for query in new])[:20]}.jsonl", lines)
 
 
 def queries_of(store: Store) -> list[Query]:
     """All that was ever asked, each once."""
     found = set()
-    for key in store.list(FOLDER):
-        if key.endswith(".jsonl"):
-            rows = (json.loads(line) for line in (store.get(key) or b"").splitlines())
-            found |= {Query(**{**row, "tested": tuple(row["tested"])}) for row in rows}
+    for key in looks(store):
+        rows = (json.loads(line) for line in (store.get(key) or b"").splitlines())
+        found |= {Query(**{**row, "tested": tuple(row["tested"])}) for row in rows}
     return sorted(found)
 
 
 def ledger_id(store: Store) -> str | None:
     """What a ledger and its copies share; None before the first query."""
-    found = store.get(f"{FOLDER}/id")
+    found = store.get(f"{LEDGER}/id")
     return None if found is None else found.decode()
 
 

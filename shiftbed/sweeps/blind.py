@@ -1,6 +1,7 @@
 """Blind sweeps: nothing opens the files of their test numbers until somebody says so, and the ledger remembers it."""
 
 import json
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,8 @@ from shiftbed.sweeps.compaction import loose_jobs, part_jobs, part_names
 from shiftbed.training.store import LocalStore, Store
 
 MARK = "blind.json"
-OPENED = "ledger/opened.json"
+LEDGER = "ledger"  # where the looks at test domains are counted
+OPENED = f"{LEDGER}/opened.json"
 
 
 class Opening(NamedTuple):
@@ -71,3 +73,14 @@ def opening(store: Store) -> Opening | None:
     """When a blind sweep was opened; None if it is sealed, or was never blind."""
     found = store.get(OPENED)
     return None if found is None else Opening(**json.loads(found))
+
+
+def looks(store: Store) -> list[str]:
+    """The keys of the looks at test domains that the ledger of a store counts."""
+    return sorted(key for key in store.list(LEDGER) if key.endswith(".jsonl"))
+
+
+def add_looks(store: Store, key: str, lines: bytes) -> None:
+    """Adds looks to the ledger of a store, which has an id from the first of them on."""
+    store.create_exclusive(f"{LEDGER}/id", uuid.uuid4().hex.encode())
+    store.create_exclusive(key, lines)

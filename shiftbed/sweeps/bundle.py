@@ -1,7 +1,7 @@
 """Bundles: a store's finished jobs and plans as one file, and stores united by the ids of their jobs.
 
-A bundle is a ZIP of parts, plans and times under the names they have in a store. All of them are named by their
-content, so what arrives is checked, and to unite two stores is to have the parts of both.
+A bundle is a ZIP of parts, plans, times and the ledger's looks under the names they have in a store. All of them are
+named by their content, so what arrives is checked, and to unite two stores is to have the parts of both.
 """
 
 import json
@@ -16,7 +16,7 @@ import duckdb
 
 from shiftbed.errors import StoreError
 from shiftbed.hashing import digest
-from shiftbed.sweeps.blind import MARK, is_sealed, seal
+from shiftbed.sweeps.blind import MARK, add_looks, is_sealed, looks, seal
 from shiftbed.sweeps.compaction import (
     JOBS,
     PART,
@@ -38,8 +38,9 @@ from shiftbed.training.store import LocalStore
 
 LIMIT = 16 * 2**20
 MOST_UNPACKED = 4 * 2**30  # what a small file may not blow up to
-MEMBER = re.compile(r"(parts/[0-9a-f]{64}\.(records|test|jobs)\.parquet|(plans|times)/[0-9a-f]{20}\.jsonl|blind\.json)")
-LINES = ("plans", FOLDER)
+MEMBER = re.compile(
+    r"(parts/[0-9a-f]{64}\.(records|test|jobs)\.parquet|(plans|times|ledger)/[0-9a-f]{20}\.jsonl|blind\.json)"
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Merged:
 
 
 def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Sequence[str] = ()) -> int:
-    """Writes the finished jobs, plans and times of a store into one file; weights and checkpoints stay.
+    """Writes the finished jobs, plans, times and ledger of a store into one file; weights and checkpoints stay.
 
     Args:
         folder: The sweep's folder.
@@ -85,7 +86,7 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Seq
         packed = Path(scratch) / "bundle.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as file:  # parts are compressed already
             mark = [MARK] if is_sealed(LocalStore(Path(folder))) else []
-            for key in sorted([*mark, *(key for kind in ("parts", *LINES) for key in gathered.list(kind))]):
+            for key in sorted([*mark, *gathered.list("parts"), *_lines(gathered)]):
                 file.writestr(
                     zipfile.ZipInfo(key), gathered.get(key) or b""
                 )  # without a date: equal stores, equal files
@@ -112,7 +113,7 @@ def unbundle(file: str | Path, folder: str | Path) -> Merged:
 
 
 def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
-    """Adds the finished jobs, plans and times of stores (folders or bundles) to a store, which may be new.
+    """Adds the finished jobs, plans, times and ledgers of stores (folders or bundles) to a store, which may be new.
 
     The sources stay as they are. Of a job that several have, one is taken, the same in whatever order they are merged.
 
@@ -157,15 +158,22 @@ def _add(source: LocalStore, store: LocalStore) -> bool:
     plans = list(source.list("plans"))
     for key in plans:
         store.create_exclusive(key, source.get(key) or b"")
+    for key in looks(source):
+        add_looks(store, key, source.get(key) or b"")
     carry_times(source, store)
     return bool(known or more or plans)
+
+
+def _lines(store: LocalStore) -> list[str]:
+    """The keys of what a store has as lines, named by their content: plans, times and looks at test domains."""
+    return [*store.list("plans"), *store.list(FOLDER), *looks(store)]
 
 
 def _with_metrics(store: LocalStore, folder: Path, metrics: Sequence[str]) -> LocalStore:
     """A copy of a compacted store with a few numbers of every split."""
     copy = LocalStore(folder)
     write_fewer(store, folder, metrics)
-    for key in (key for kind in LINES for key in store.list(kind)):
+    for key in _lines(store):
         copy.create_exclusive(key, store.get(key) or b"")
     return copy
 
@@ -206,7 +214,7 @@ def _unpack(path: Path, folder: Path) -> None:
     for part in part_names(store):
         if part != f"parts/{part_digest({kind: store.get(part + kind) or b'' for kind in PART})}":
             raise StoreError(f"{path} is damaged: {part} is not what its name says; fetch it again.")
-    for key in (key for kind in LINES for key in store.list(kind)):
+    for key in _lines(store):
         if key != f"{key.split('/')[0]}/{digest(_rows(store.get(key) or b''))[:20]}.jsonl":
             raise StoreError(f"{path} is damaged: {key} is not what its name says; fetch it again.")
 

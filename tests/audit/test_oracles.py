@@ -14,6 +14,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS, tasks_of
 from shiftbed.selection.evidence import VALIDATION
 from shiftbed.selection.rules import ORACLE_BUDGET
+from shiftbed.sweeps.bundle import bundle, merge
 from shiftbed.training.evaluation import split_metrics
 from shiftbed.training.store import LocalStore
 from tests.audit.made_sweeps import write_sweep
@@ -189,6 +190,17 @@ def test_looks_are_counted_once_whoever_asks_again(sweep):
     read_tables(sweep, ["oracle", "oracle-laplace"])
     assert looks(store) == [3]  # the same records
     assert ledger_id(store) == first
+
+
+def test_a_bundle_or_a_merge_refunds_no_look(sweep, tmp_path):
+    read_tables(sweep, ["oracle"])
+    bundle(sweep, tmp_path / "sweep.zip")
+    bundle(sweep, tmp_path / "few.zip", metrics=["accuracy", "count"])
+    for number, source in enumerate((sweep, tmp_path / "sweep.zip", tmp_path / "few.zip")):
+        copy = LocalStore(tmp_path / f"copy{number}")
+        merge([source], copy.root)
+        assert queries_of(copy) == queries_of(LocalStore(sweep)) and ledger_id(copy)
+        assert "3 looks at test domains" in query_budget(Subject.read(copy.root)).sentence
 
 
 def test_more_looks_than_allowed_are_an_alarm(sweep):
