@@ -454,6 +454,12 @@ def test_numbers_in_a_comparison_have_their_doubt_and_the_oracle_s_their_mark(sh
     assert len(lines) == 4, "of two rules, a domain and the average"
 
 
+def test_a_measurement_that_could_not_be_written_is_not_made(shiftbed, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.shift, "_two_sides", lambda *_: pytest.fail("measured in vain"))
+    (tmp_path / "afile").touch()
+    assert "afile cannot be read or written" in shiftbed("shift", "ColoredDigits", "--out", "afile").err
+
+
 def test_a_sweep_goes_to_domainbed_s_format_and_back(shiftbed, tmp_path):
     sweep, theirs, back = (str(tmp_path / name) for name in ("sweep", "theirs", "back"))
     command = ("sweep", "ColoredDigits", "--algorithms", "ERM,SD", "--steps", "2", "--draws", "2", "--out", sweep)

@@ -14,12 +14,13 @@ import numpy as np
 
 from shiftbed import tables
 from shiftbed.audit.oracles import BudgetedOracle
+from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical, digest
 from shiftbed.selection import Cell, Selection, TaskRecords
 from shiftbed.selection.rules import ORACLE_BUDGET
 from shiftbed.sweeps.blind import LEDGER, add_looks, looks
 from shiftbed.tables.estimates import StandardError
-from shiftbed.training.store import LocalStore, Store
+from shiftbed.training.store import DiskFullError, LocalStore, Store
 
 
 class Query(NamedTuple):
@@ -55,9 +56,19 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
 def note(store: Store, queries: Iterable[Query]) -> None:
     """Adds queries to a sweep's ledger; those that are there already are not asked again."""
     new = sorted(set(queries) - set(queries_of(store)))
-    if new:
-        lines = b"".join(canonical(query._asdict()) + b"\n" for query in new)
+    if not new:
+        return
+    lines = b"".join(canonical(query._asdict()) + b"\n" for query in new)
+    try:
         add_looks(store, f"{LEDGER}/{digest([query._asdict() for query in new])[:20]}.jsonl", lines)
+    except DiskFullError:
+        raise
+    except StoreError as error:
+        rules = ", ".join(sorted({query.rule for query in new}))
+        raise StoreError(
+            f"What {rules} asks of test domains is written down beside the records, which is not possible ({error}) "
+            "Name other rules, such as --selection training-domain-validation, or copy the folder and read the copy."
+        ) from error
 
 
 def queries_of(store: Store) -> list[Query]:

@@ -127,6 +127,7 @@ def shift(
         "method": method, "network": network, "runs": runs, "most": most, "calibrate": calibrate,
         "baseline": baseline, "seed": seed, "device": device,
     }  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)  # where it cannot be made, nobody should wait for a measurement first
     try:
         with work_bar(console) as bar:
             if matrix:
@@ -138,7 +139,6 @@ def shift(
     except KeyboardInterrupt:
         console.print("\nStopped; a single measurement starts anew, a matrix goes on where it was.")
         raise typer.Exit(STOPPED) from None
-    out.mkdir(parents=True, exist_ok=True)
     shared = shared_examples(opened)
     record = {**({} if made is None else made.as_json()), "others": [one.as_json() for one in others]}
     record["shared_examples"] = shared.tolist()

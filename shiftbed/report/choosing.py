@@ -111,15 +111,16 @@ def best(
     candidates = Candidates.of(folder, selection, algorithm, test)
     by_id = candidates.jobs
     choice = candidates.best
+    store, files = LocalStore(Path(out)), JobFiles(choice.job_id)
+    # Before the training: a folder that cannot be written to is noticed now, and weights never lie there unmarked.
+    if is_sealed(LocalStore(Path(folder))):
+        store.put_atomic(f"{Path(files.job).parent}/{OF_BLIND}", canonical({"sweep": str(Path(folder).resolve())}))
+    store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
     trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
     recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
     with one_thread():
         made = trainer.evaluate()["splits"]  # first, since an algorithm may decide here with which weights it predicts
-    store, files = LocalStore(Path(out)), JobFiles(choice.job_id)
     store.put_atomic(files.weights, encode_weights(trainer))
-    store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
-    if is_sealed(LocalStore(Path(folder))):
-        store.put_atomic(f"{Path(files.job).parent}/{OF_BLIND}", canonical({"sweep": str(Path(folder).resolve())}))
     same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
     return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same, candidates.rule, test, algorithm)
 

@@ -42,8 +42,6 @@ def with_unlabelled(dataset: MultiDomainDataset, folder: str | Path) -> MultiDom
 
 def _shape_of_all(dataset: MultiDomainDataset) -> tuple[int, ...] | None:
     """Channels, height and width, if all images have the same; the card of own folders does not say so."""
-    shapes = {getattr(domain.inputs, "shape", ())[1:] for domain in dataset.domains}
-    if len(shapes) > 1 or shapes == {()}:
-        return None
-    height, width, channels = shapes.pop()
-    return channels, height, width
+    shapes = {one.inputs.shape[1:] if isinstance(one.inputs, np.ndarray) else None for one in dataset.domains}
+    first = shapes.pop()
+    return None if shapes or first is None else (first[2], first[0], first[1])

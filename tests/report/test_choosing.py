@@ -8,6 +8,7 @@ import pytest
 import shiftbed
 from shiftbed.audit.verbs import audit_sweep
 from shiftbed.errors import StoreError
+from shiftbed.report import choosing
 from shiftbed.report.choosing import best, best_everywhere
 from shiftbed.sweeps.blind import seal
 from shiftbed.sweeps.plan import Request, plan
@@ -144,3 +145,31 @@ def test_jobs_for_domain_cross_validation_serve_it_and_compete_with_none(tmp_pat
     assert (left_out_too.job.description["algorithm"], left_out_too.choice.draw) == ("IRM", 1)
     asked_for = best(tmp_path / "sweep", tmp_path / "three", test=["+90%", "+80%"])
     assert asked_for.job.description["test_domains"] == ["+90%", "+80%"]
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_before_the_training(tmp_path, monkeypatch):
+    made_sweep(tmp_path / "sweep")
+    monkeypatch.setattr(choosing, "retrained", lambda *_: pytest.fail("trained in vain"))
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"file is not a folder; choose another folder"):
+        best(tmp_path / "sweep", tmp_path / "file")
+
+
+def test_weights_of_a_sealed_sweep_never_lie_anywhere_without_their_mark(tmp_path, monkeypatch):
+    seal(LocalStore(tmp_path / "sweep"))
+    made_sweep(tmp_path / "sweep")
+
+    def weights(_):
+        assert list(tmp_path.glob("model/jobs/*/blind.json")), "written when the weights are"
+        return b""
+
+    monkeypatch.setattr(choosing, "encode_weights", weights)
+    best(tmp_path / "sweep", tmp_path / "model")
+
+
+def test_looks_that_cannot_be_written_down_are_not_taken_and_honest_rules_are_named(tmp_path):
+    made_sweep(tmp_path)
+    (tmp_path / "ledger").touch()  # as where a colleague's folder may only be read
+    with pytest.raises(StoreError, match=r"What oracle asks of test domains is written down .* --selection training-"):
+        shiftbed.read_tables(tmp_path)
+    assert shiftbed.read_tables(tmp_path, ["training-domain-validation"])
