@@ -174,13 +174,14 @@ def _domainbed_paper(dataset: str, size_class: SizeClass) -> dict[str, Space]:
 
 
 def _ood_bench(dataset: str, size_class: SizeClass) -> dict[str, Space]:
-    """OoD-Bench's ranges: no dropout, a constant share in Mixup, and its own ranges on CelebA."""
+    """OoD-Bench's ranges: no dropout, one share in all random draws of Mixup, and its own ranges on CelebA."""
     shared = Space(resnet_dropout=constant(0.0))
-    own = {"Mixup": Space(mixup_alpha=constant(0.1))}
+    own = {"Mixup": Space(mixup_alpha=choice(0.1, default=0.2))}
     if dataset == "CelebA":
         anneal = log_uniform(1, 10**3.5, default=500, integer=True)
         shared |= Space(batch_size=log_uniform(2**4.5, 2**6, default=48, base=2, integer=True))
         own |= {"IRM": Space(irm_penalty_anneal_iters=anneal), "VREx": Space(vrex_penalty_anneal_iters=anneal)}
+        own |= {"ARM": Space(batch_size=constant(8))}  # as on all its datasets of large images
     return {"": shared, **own}
 
 

@@ -1,5 +1,7 @@
 """Every draw of every algorithm against DomainBed's rule, written down here a second time; and the named spaces."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -121,9 +123,10 @@ def named(space, algorithm, name, dataset="", size_class="large"):
         ("domainbed-paper", "GroupDRO", "groupdro_eta", "", "large", "10^U(-1, 1)"),
         ("domainbed-head", "GroupDRO", "groupdro_eta", "", "large", "10^U(-3, -1)"),
         ("ood-bench", "ERM", "resnet_dropout", "", "large", "fixed"),
-        ("ood-bench", "Mixup", "mixup_alpha", "", "large", "fixed"),
+        ("ood-bench", "Mixup", "mixup_alpha", "", "large", "one of [0.1]"),
         ("ood-bench", "VREx", "vrex_penalty_anneal_iters", "CelebA", "large", "10^U(0, 3.5), integer"),
         ("ood-bench", "ERM", "batch_size", "CelebA", "large", "2^U(4.5, 6), integer"),
+        ("ood-bench", "ARM", "batch_size", "CelebA", "large", "fixed"),
         ("domainbed-v2", "IRM", "irm_lambda", "", "large", "10^U(-5, -1)"),
         ("domainbed-v2", "MMD", "mmd_gamma", "", "large", "10^U(-2, 0)"),
         ("domainbed-v2", "CORAL", "mmd_gamma", "", "large", "10^U(-1, 1)"),
@@ -133,6 +136,28 @@ def named(space, algorithm, name, dataset="", size_class="large"):
 )
 def test_named_spaces_are_what_their_sources_say(space, algorithm, name, dataset, size_class, text):
     assert named(space, algorithm, name, dataset, size_class) == text
+
+
+def ood_bench_draw(draw, trial, name, low, high):
+    """10^U(low, high) by the rule of the repositories: the name of a value is a part of its seed."""
+
+    def seed(*words):
+        return int(hashlib.md5(str(words).encode()).hexdigest(), 16) % 2**31
+
+    return 10 ** np.random.RandomState(seed(seed(draw, trial), name)).uniform(low, high)
+
+
+def test_erdg_and_mixup_have_ood_bench_s_points():
+    space = with_named_space(ALGORITHMS["ERDG"].space(), "ood-bench", "ERDG", "", "small")
+    ranges = {"lr_d": (-5, -3.5), "lr_c": (-6, -4.5), "lr_cp": (-6, -4.5)}
+    ranges |= {"lbd_d": (-2, 0), "lbd_c": (-3, -1), "lbd_cp": (-4, -1)}
+    for draw, trial in ((1, 0), (7, 2)):
+        points = {name: ood_bench_draw(draw, trial, name, *bounds) for name, bounds in ranges.items()}
+        assert space.draw(draw, trial) == pytest.approx(points)
+    defaults = {"lr_d": 5e-5, "lr_c": 5e-6, "lr_cp": 5e-6, "lbd_d": 0.5, "lbd_c": 0.05, "lbd_cp": 0.01}
+    assert space.draw(0, 0) == defaults
+    mixup = with_named_space(ALGORITHMS["Mixup"].space(), "ood-bench", "Mixup", "", "small")
+    assert [mixup.draw(draw, 0) for draw in (0, 1, 2)] == [{"mixup_alpha": alpha} for alpha in (0.2, 0.1, 0.1)]
 
 
 def test_a_named_space_adds_no_hyperparameter():

@@ -32,14 +32,14 @@ class MovedByMomentum(ERDG):
         self.descend(self.mean_risk(self.c_model(features), y, own))
 
         features = self.featurizer(batches.x)
-        helped = scale_gradient(features, h["erdg_lambda_c"])
+        helped = scale_gradient(features, h["lbd_c"])
         fixed = F.linear(helped, self.c_model.weight.detach(), self.c_model.bias.detach())
-        disc_loss = F.cross_entropy(self.discriminator(reverse_gradient(features, h["erdg_lambda_d"])), domains)
+        disc_loss = F.cross_entropy(self.discriminator(reverse_gradient(features, h["lbd_d"])), domains)
         loss = (
             F.cross_entropy(self.classifier(features), y)
             + disc_loss
             + self.mean_risk(fixed, y, ~own)
-            + self.mean_risk(self.cp_model(reverse_gradient(features, h["erdg_lambda_cp"])), y, own)
+            + self.mean_risk(self.cp_model(reverse_gradient(features, h["lbd_cp"])), y, own)
         )
         self.descend(loss)
         self.step += 1

@@ -189,12 +189,12 @@ def linear_heads(inputs: int, heads: int, outputs: int) -> nn.Linear:
 
 @register(
     space=Space(
-        erdg_lambda_d=log_uniform(1e-2, 1e0, default=0.5),
-        erdg_lambda_c=log_uniform(1e-3, 1e-1, default=0.05),
-        erdg_lambda_cp=log_uniform(1e-4, 1e-1, default=0.01),
-        erdg_lr_d=log_uniform(1e-5, 10**-3.5, default=5e-5),
-        erdg_lr_c=log_uniform(1e-6, 10**-4.5, default=5e-6),
-        erdg_lr_cp=log_uniform(1e-6, 10**-4.5, default=5e-6),
+        lbd_d=log_uniform(1e-2, 1e0, default=0.5),
+        lbd_c=log_uniform(1e-3, 1e-1, default=0.05),
+        lbd_cp=log_uniform(1e-4, 1e-1, default=0.01),
+        lr_d=log_uniform(1e-5, 10**-3.5, default=5e-5),
+        lr_c=log_uniform(1e-6, 10**-4.5, default=5e-6),
+        lr_cp=log_uniform(1e-6, 10**-4.5, default=5e-6),
     ),
     paper="Zhao et al., 2020",
     needs=("domain labels", "two domains"),
@@ -225,7 +225,7 @@ class ERDG(ERM):
     def make_optimizer(self) -> torch.optim.Optimizer:
         """A fresh optimizer with a learning rate for each kind of network."""
         h = self.hparams
-        rates = {"discriminator": h["erdg_lr_d"], "c_model": h["erdg_lr_c"], "cp_model": h["erdg_lr_cp"]}
+        rates = {"discriminator": h["lr_d"], "c_model": h["lr_c"], "cp_model": h["lr_cp"]}
         groups = [
             {"params": child.parameters(), "lr": rates.get(name, h["lr"])}
             for name, child in self.named_children()
@@ -253,14 +253,14 @@ class ERDG(ERM):
         features = self.featurizer(batches.x)
         self.descend(self.mean_risk(self.c_model(features.detach()), y, own))
 
-        helped = scale_gradient(features, h["erdg_lambda_c"])
+        helped = scale_gradient(features, h["lbd_c"])
         fixed = F.linear(helped, self.c_model.weight.detach(), self.c_model.bias.detach())
-        disc_loss = F.cross_entropy(self.discriminator(reverse_gradient(features, h["erdg_lambda_d"])), domains)
+        disc_loss = F.cross_entropy(self.discriminator(reverse_gradient(features, h["lbd_d"])), domains)
         loss = (
             F.cross_entropy(self.classifier(features), y)
             + disc_loss
             + self.mean_risk(fixed, y, ~own)
-            + self.mean_risk(self.cp_model(reverse_gradient(features, h["erdg_lambda_cp"])), y, own)
+            + self.mean_risk(self.cp_model(reverse_gradient(features, h["lbd_cp"])), y, own)
         )
         self.descend(loss)
         self.step += 1

@@ -271,7 +271,7 @@ def test_the_space_of_the_players_depends_on_the_size_of_images():
     assert values["mlp_width"] == int(2 ** draw("mlp_width")(6, 10))
 
 
-LAMBDAS = {"erdg_lambda_d": 0.7, "erdg_lambda_c": 0.5, "erdg_lambda_cp": 0.3}
+LAMBDAS = {"lbd_d": 0.7, "lbd_c": 0.5, "lbd_cp": 0.3}
 
 
 def test_erdg_switched_off_is_erm_and_switched_on_is_not():
@@ -309,7 +309,7 @@ def head_risk(heads, domain, features, y):
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 2, 3)])
 def test_erdg_s_gradients_are_those_of_its_losses_domain_by_domain(sizes):
-    algorithm = build("ERDG", erdg_lr_c=0.1, **LAMBDAS)
+    algorithm = build("ERDG", lr_c=0.1, **LAMBDAS)
     twin = copy.deepcopy(algorithm)
     batches = make_batches(0, sizes)
     metrics = algorithm.update(batches)
@@ -340,7 +340,7 @@ def test_erdg_s_gradients_are_those_of_its_losses_domain_by_domain(sizes):
 
 
 def test_erdg_s_classifiers_learn_their_own_domains():
-    algorithm = build("ERDG", erdg_lr_c=0.05)
+    algorithm = build("ERDG", lr_c=0.05)
     twin = copy.deepcopy(algorithm)
     batches = make_batches(0, (5, 2, 3))
     algorithm.update(batches)
@@ -352,7 +352,7 @@ def test_erdg_s_classifiers_learn_their_own_domains():
 
 
 def test_erdg_s_networks_have_their_own_learning_rates_and_small_weights():
-    algorithm = build("ERDG", lr=0.1, erdg_lr_d=0.2, erdg_lr_c=0.3, erdg_lr_cp=0.4, weight_decay=0.5)
+    algorithm = build("ERDG", lr=0.1, lr_d=0.2, lr_c=0.3, lr_cp=0.4, weight_decay=0.5)
     names = {id(value): key.split(".")[0] for key, value in algorithm.named_parameters()}
     rates = {names[id(p)]: group["lr"] for group in algorithm.optimizer.param_groups for p in group["params"]}
     assert rates == {"featurizer": 0.1, "classifier": 0.1, "discriminator": 0.2, "c_model": 0.3, "cp_model": 0.4}

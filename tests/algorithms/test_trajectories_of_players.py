@@ -84,7 +84,7 @@ class ERDG(Loops):
     def __init__(self, algorithm):
         super().__init__(algorithm)
         self.optimizer = adam([self.f, self.c], self.h)
-        rates = {"discriminator": "erdg_lr_d", "c_model": "erdg_lr_c", "cp_model": "erdg_lr_cp"}
+        rates = {"discriminator": "lr_d", "c_model": "lr_c", "cp_model": "lr_cp"}
         for name, module in self.others.items():
             self.optimizer.add_param_group({"params": module.parameters(), "lr": self.h[rates[name]]})
 
@@ -101,7 +101,7 @@ class ERDG(Loops):
         other = mean([F.cross_entropy(self.head("c_model", i, z[d != i]), y[d != i]) for i in numbers])
         own = mean([F.cross_entropy(self.head("cp_model", i, z[d == i]), y[d == i]) for i in numbers])
         weighted = (
-            -self.h["erdg_lambda_d"] * disc_loss + self.h["erdg_lambda_c"] * other - self.h["erdg_lambda_cp"] * own
+            -self.h["lbd_d"] * disc_loss + self.h["lbd_c"] * other - self.h["lbd_cp"] * own
         )
         loss = F.cross_entropy(self.c(z), y)
         self.optimizer.zero_grad()
