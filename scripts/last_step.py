@@ -14,8 +14,10 @@ from pathlib import Path
 
 from shiftbed.selection import SELECTIONS, JobRecords
 from shiftbed.sweeps.records import finished_jobs
-from shiftbed.tables import make_tables
+from shiftbed.tables import Estimate, make_tables
 from shiftbed.training.store import LocalStore
+
+Span = tuple[int, int]
 
 
 def whole_trials(folders: Sequence[Path], domain: str, algorithm: str) -> list[JobRecords]:
@@ -30,25 +32,38 @@ def whole_trials(folders: Sequence[Path], domain: str, algorithm: str) -> list[J
     return [job for job in jobs if draws[job.description["trial"]] == max(draws.values())]
 
 
-def found(jobs: Sequence[JobRecords], domain: str, step: int) -> str:
-    """What the oracle finds among jobs that end at a step: mean ± standard error over trials."""
+def found(jobs: Sequence[JobRecords], domain: str, step: int) -> Estimate:
+    """What the oracle finds among jobs that end at a step, over trials."""
     ended = [replace(job, rows=[row for row in job.rows if row["step"] <= step]) for job in jobs]
     (table,) = make_tables(ended, [SELECTIONS["oracle"]])
-    estimate = table.estimate(table.algorithms[0], ((domain,), domain))
+    return table.estimate(table.algorithms[0], ((domain,), domain))
+
+
+def at_step(jobs: Sequence[JobRecords], domain: str, step: int) -> str:
+    """Mean ± standard error over trials."""
+    estimate = found(jobs, domain, step)
     error = "" if estimate.standard_error is None else f" ±{estimate.standard_error:.1f}"
     return f"{estimate.mean:.1f}†{error}"
 
 
-def page(folders: Sequence[Path], domain: str, algorithms: Sequence[str], steps: Sequence[int]) -> str:
+def within(jobs: Sequence[JobRecords], domain: str, span: Span) -> str:
+    """Mean, lowest and highest over all evaluations within a span: how much of a difference is which step it was."""
+    steps = sorted({row["step"] for job in jobs for row in job.rows if span[0] <= row["step"] <= span[1]})
+    means = [found(jobs, domain, step).mean for step in steps]
+    return f"{sum(means) / len(means):.1f}† ({min(means):.1f} to {max(means):.1f})"
+
+
+def page(
+    folders: Sequence[Path], domain: str, algorithms: Sequence[str], steps: Sequence[int], spans: Sequence[Span] = ()
+) -> str:
     """The table as Markdown."""
-    lines = [
-        "| algorithm | trials | " + " | ".join(f"{step:,} steps" for step in steps) + " |",
-        "| --- | ---: |" + " ---: |" * len(steps),
-    ]
+    heads = [f"{step:,} steps" for step in steps] + [f"every end from {low:,} to {high:,}" for low, high in spans]
+    lines = ["| algorithm | trials | " + " | ".join(heads) + " |", "| --- | ---: |" + " ---: |" * len(heads)]
     for algorithm in algorithms:
         jobs = whole_trials(folders, domain, algorithm)
         trials = len({job.description["trial"] for job in jobs})
-        lines.append(" | ".join([f"| {algorithm} | {trials}", *(found(jobs, domain, step) for step in steps)]) + " |")
+        cells = [at_step(jobs, domain, step) for step in steps] + [within(jobs, domain, span) for span in spans]
+        lines.append(" | ".join([f"| {algorithm} | {trials}", *cells]) + " |")
     return "\n".join([*lines, "", "† Oracle: chosen with the test domain's labels."])
 
 
@@ -58,5 +73,10 @@ if __name__ == "__main__":
     parser.add_argument("--domain", required=True, help="the test domain")
     parser.add_argument("--algorithms", default="ERM,IRM", help="separated by commas")
     parser.add_argument("--steps", default="1000,2000,3000,4000,5000", help="where training ends, separated by commas")
+    parser.add_argument("--spans", default="", help="all evaluations from one step to another: 1000-5000,6000-10000")
     options = parser.parse_args()
-    print(page(options.folders, options.domain, options.algorithms.split(","), [*map(int, options.steps.split(","))]))
+    ends = [int(step) for step in options.steps.split(",")]
+    spans = [
+        (int(low), int(high)) for low, _, high in (span.partition("-") for span in options.spans.split(",") if span)
+    ]
+    print(page(options.folders, options.domain, options.algorithms.split(","), ends, spans))

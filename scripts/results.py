@@ -68,11 +68,13 @@ def predictions(file: Path) -> str:
     return "\n".join([about, "", *lines])
 
 
-def by_last_step(folders: Sequence[str], algorithms: Sequence[str], steps: Sequence[int]) -> Callable[[Path], str]:
+def by_last_step(
+    folders: Sequence[str], algorithms: Sequence[str], steps: Sequence[int], spans: Sequence[tuple[int, int]] = ()
+) -> Callable[[Path], str]:
     """What the oracle finds where colour misleads, if training ends earlier."""
     paths = [ROOT / FOLDER / folder for folder in folders]
     script = runpy.run_path(str(ROOT / "scripts" / "last_step.py"))
-    return lambda _: script["page"](paths, "-90%", algorithms, steps)
+    return lambda _: script["page"](paths, "-90%", algorithms, steps, spans)
 
 
 def _text(value: Any) -> str:
@@ -201,10 +203,13 @@ LADDER: list[Study] = [
         "The same, had training ended earlier",
         "domainbed-coloredmnist-last-step",
         "python scripts/last_step.py docs/results/domainbed-coloredmnist --domain=-90% --algorithms ERM,CORAL,IRM "
-        "--steps 1000,2000,3000,4000,5000,6000,8000,10000",
+        "--steps 1000,2000,4000,6000,8000,10000 --spans 1000-5000,6000-10000",
         "docs/results/domainbed-coloredmnist",
         by_last_step(
-            ("domainbed-coloredmnist",), ("ERM", "CORAL", "IRM"), (1000, 2000, 3000, 4000, 5000, 6000, 8000, 10000)
+            ("domainbed-coloredmnist",),
+            ("ERM", "CORAL", "IRM"),
+            (1000, 2000, 4000, 6000, 8000, 10000),
+            ((1000, 5000), (6000, 10000)),
         ),
     ),
     BenchmarkStudy(

@@ -59,7 +59,9 @@ def test_had_training_ended_earlier_the_oracle_would_have_chosen_then():
     script["whole_trials"].__globals__["finished_jobs"] = lambda store: jobs
     whole = script["whole_trials"]([Path("sweep")], "c", "ERM")
     assert whole == jobs[:4]
-    assert [script["found"](whole, "c", step) for step in (10, 19, 20)] == ["60.0† ±10.0", "60.0† ±10.0", "70.0† ±10.0"]
+    ends = [script["at_step"](whole, "c", step) for step in (10, 19, 20)]
+    assert ends == ["60.0† ±10.0", "60.0† ±10.0", "70.0† ±10.0"]
+    assert script["within"](whole, "c", (1, 20)) == "65.0† (60.0 to 70.0)"
 
 
 def test_two_programs_are_compared_by_the_jobs_that_both_have(tmp_path):

@@ -100,9 +100,7 @@ class ERDG(Loops):
         disc_loss = F.cross_entropy(self.others["discriminator"](z), d)
         other = mean([F.cross_entropy(self.head("c_model", i, z[d != i]), y[d != i]) for i in numbers])
         own = mean([F.cross_entropy(self.head("cp_model", i, z[d == i]), y[d == i]) for i in numbers])
-        weighted = (
-            -self.h["lbd_d"] * disc_loss + self.h["lbd_c"] * other - self.h["lbd_cp"] * own
-        )
+        weighted = -self.h["lbd_d"] * disc_loss + self.h["lbd_c"] * other - self.h["lbd_cp"] * own
         loss = F.cross_entropy(self.c(z), y)
         self.optimizer.zero_grad()
         for part, module in (

@@ -129,9 +129,9 @@ def test_a_crash_at_any_operation_loses_nothing(algorithm, memory_folder, monkey
 
 
 # job.json: 1 write, 2 fsyncs (file, folder), 1 link; 2 evaluations × (records, checkpoint): each 1 write, 2 fsyncs and
-# 1 rename; then times and weights likewise, test numbers and `done` with links, and the emptied checkpoint (no bytes,
+# 1 rename; then times, weights and test numbers likewise, `done` with a link, and the emptied checkpoint (no bytes,
 # so no write).
-CRASH_POINTS = {"write": 9, "fsync": 20, "replace": 7, "link": 3}
+CRASH_POINTS = {"write": 9, "fsync": 20, "replace": 8, "link": 2}
 
 
 def test_the_test_notices_when_the_checkpoint_is_saved_before_its_records(tmp_path, monkeypatch):
