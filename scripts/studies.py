@@ -65,13 +65,11 @@ class BenchmarkStudy(Study):
         benchmark: The benchmark's name, or its file.
         options: What of it, as the command line says it.
         data: The datasets that must be prepared to run it.
-        trends: Columns that the paper does not define well enough for their values to be compared.
     """
 
     benchmark: str
     options: tuple[tuple[str, str], ...] = ()
     data: tuple[str, ...] = ()
-    trends: tuple[str, ...] = ()
 
     @cached_property
     def whole(self) -> Benchmark:
@@ -112,7 +110,8 @@ class BenchmarkStudy(Study):
         for grid in self.tables():
             yield grid_markdown(replace(grid, commands=()))
             decimals = 1 if self.whole.kind == "sweep" else 2
-            yield from agreement([row for row in grid.data if row.get("column") not in self.trends], decimals)
+            trends = [name for part in self.whole.parts for name in getattr(part, "trends", ())]
+            yield from agreement([row for row in grid.data if row.get("column") not in trends], decimals)
         for dataset, (diversity, correlation) in sorted(shift_points(self.path).items()):
             yield f"Shift of {dataset} (`shiftbed shift {dataset}`): {diversity}; {correlation}."
             picture = self.path / "shift" / f"{dataset}-plane.png"

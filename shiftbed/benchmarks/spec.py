@@ -150,6 +150,7 @@ class ShiftPart(Part):
         settings: By the paper's name of a setting, what its data are made or taken with.
         grid: In place of settings, values of each option: all combinations are measured.
         runs: Repetitions of every measurement.
+        trends: Measures that the paper defines too loosely for their values to be compared: no difference is shown.
         any_dataset: Whether the same can be measured of datasets that the paper has not.
     """
 
@@ -157,6 +158,7 @@ class ShiftPart(Part):
     settings: dict[str, dict[str, Any]] = {}
     grid: dict[str, tuple[float, ...]] = {}
     runs: int = Field(default=1, ge=1)
+    trends: tuple[str, ...] = ()
     any_dataset: bool = False
 
     def options(self) -> dict[str, dict[str, Any]]:

@@ -194,6 +194,25 @@ def test_another_room_s_numbers_stand_beside_the_published_ones(tmp_path, monkey
     assert len(grid.data) == 6
 
 
+def test_a_measure_that_the_paper_leaves_open_has_no_difference(tmp_path, monkeypatch):
+    setting = "one training domain; test correlation 0.9"
+
+    def run(part, out):
+        for measure in ("EMD", "correlation shift"):
+            yield {
+                "labels": {"setting": setting, "measure": measure},
+                "mean": 0.65,
+                "spread": 0.01,
+                "n": 5,
+                "differs": {},
+            }
+
+    monkeypatch.setitem(sys.modules, "shiftbed.shift.studies", SimpleNamespace(run=run))
+    (grid,) = shiftbed.benchmark("ood-bench-table-3", tmp_path).grids
+    rows = {row["measure"]: (row["published"], row["difference"]) for row in grid.data}
+    assert rows == {"EMD": (0.08, None), "correlation shift": (0.67, pytest.approx(-0.02))}
+
+
 OF_SHIFT = """
 name: mine
 version: 1
