@@ -248,13 +248,17 @@ class SWAD(Averaging):
 class ERMPlusPlus(EoA, LPFT):
     """Starts with the classifier alone, then trains everything and predicts with the mean of all later weights.
 
-    The first `linear_steps` steps have a learning rate of their own. Batch norm's statistics stay live: in the start,
-    and in the averaged network, which every minibatch passes once more.
+    The first `linear_steps` steps have a learning rate of their own; then every network of the algorithm inside has its
+    own one again. Batch norm's statistics stay live: in the start, and in the averaged network, which every minibatch
+    passes once more.
 
     Departures from the paper: AugMix weights, sampling without replacement and all the data for training are the
     recipe's; the learning rate follows the recipe's schedule, not a plan that an earlier run on 80 % of the data found.
     From DomainBed: the start has exactly `linear_steps` steps (there one more) and goes back through no featurizer; the
     mean begins with the weights after exactly `eoa_start` steps (there one step before).
+
+    Attributes:
+        own_rates: The learning rates of the algorithm inside, of each group of its optimizer.
     """
 
     def __init__(
@@ -264,6 +268,7 @@ class ERMPlusPlus(EoA, LPFT):
         inside = innermost(self)
         if not hasattr(inside, "optimizer"):
             raise AlgorithmError(f"ERMPlusPlus sets the rate of an `optimizer`, which {type(inside).__name__} has not.")
+        self.own_rates = [float(group["lr"]) for group in inside.optimizer.param_groups]
         for group in inside.optimizer.param_groups:
             group["lr"] = self.hparams["linear_lr"]
         self.probing_steps = self.hparams["linear_steps"]
@@ -278,7 +283,7 @@ class ERMPlusPlus(EoA, LPFT):
 
     def _fine_tune(self) -> None:
         super()._fine_tune()
-        restart(innermost(self).optimizer, self.hparams["lr"])  # its own learning rate again
+        restart(innermost(self).optimizer, self.own_rates)
 
     @torch.no_grad()
     def refresh(self, x: torch.Tensor) -> None:

@@ -1,6 +1,6 @@
 """What an algorithm is, and ERM, which most algorithms extend."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -218,12 +218,18 @@ class Algorithm(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
 
-def restart(optimizer: torch.optim.Optimizer, rate: float | None = None) -> None:
-    """Makes an optimizer as good as new: no moments, and maybe another rate, but its place in a schedule stays."""
+def restart(optimizer: torch.optim.Optimizer, rates: float | Sequence[float] | None = None) -> None:
+    """Makes an optimizer as good as new: no moments, but its place in a schedule stays.
+
+    Args:
+        optimizer: The optimizer.
+        rates: Another learning rate, or one for each of its groups; by default they keep theirs.
+    """
     optimizer.state.clear()
-    if rate is None:
+    if rates is None:
         return
-    for group in optimizer.param_groups:
+    groups = optimizer.param_groups
+    for group, rate in zip(groups, rates if isinstance(rates, Sequence) else [rates] * len(groups), strict=True):
         place = float(group["lr"]) / group["initial_lr"] if group.get("initial_lr") else 1.0
         group["initial_lr"], group["lr"] = rate, rate * place
 

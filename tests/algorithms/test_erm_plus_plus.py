@@ -62,6 +62,27 @@ def test_both_phases_have_their_learning_rate():
     assert rates == [1e-2, 1e-2, 1e-2, 2e-3, 2e-3]
 
 
+@pytest.mark.parametrize("saved_after", [0, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("inside", "values", "rates"),
+    [
+        ("DANN", {"lr_g": 2e-4}, {2e-4}),
+        ("URM", {"urm_discriminator_lr": 3e-5}, {1e-3, 3e-5}),
+        ("ERDG", {"lr_d": 2e-6, "lr_c": 3e-6, "lr_cp": 4e-6}, {1e-3, 2e-6, 3e-6, 4e-6}),
+    ],
+)
+def test_the_algorithm_inside_has_its_own_rates_again_also_when_it_was_resumed(inside, values, rates, saved_after):
+    own = [group["lr"] for group in build(inside, lr=1e-3, **values).optimizer.param_groups]
+    assert set(own) == rates
+    algorithm, other = (build(f"ERMPlusPlus({inside})", seed=seed, lr=1e-3, **values, **EARLY) for seed in (0, 7))
+    train(algorithm, saved_after)
+    other.load_state_dict(algorithm.state_dict())
+    for step in range(saved_after, 6):
+        other.update(make_batches(step))
+        now = [group["lr"] for group in other.inner.optimizer.param_groups]
+        assert now == (own if step >= EARLY["linear_steps"] else [EARLY["linear_lr"]] * len(own))
+
+
 def test_batch_norm_is_live_in_the_start():
     algorithm = around("ERMPlusPlus", Normed, **EARLY)
     norm = algorithm.inner.featurizer[2]
