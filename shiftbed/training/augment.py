@@ -93,6 +93,11 @@ class Augmentation(BaseModel):
             raise ValueError("evaluation_resize is at least the size, and does not go with evaluation_crop")
         return self
 
+    @property
+    def is_random(self) -> bool:
+        """Whether training images are changed at random, and not only brought to a size."""
+        return self.scale is not None or any((self.shift, self.flip, *self.jitter, self.grayscale))
+
     def draw(self, words: np.ndarray, original: np.ndarray, packed: np.ndarray | None = None) -> "Parameters":
         """What is done to each training image.
 

@@ -18,6 +18,7 @@ from shiftbed.networks import FeaturizerModule, stride_first
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
 from shiftbed.training.device import numerics
+from shiftbed.training.recipes import domainbed_names
 from shiftbed.training.store import read_json
 from shiftbed.training.streams import reseed
 from shiftbed.training.trainer import TRANSDUCTIVE_BATCH, Trainer, cpu_evaluation_batch
@@ -264,7 +265,8 @@ def _rebuilt(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Algorit
     """
     shape, classes = tuple(about["input_shape"]), about["classes"]
     unlabelled = {"unlabeled_domains": about.get("unlabeled_domains", 0)}
-    hparams = {**about["hparams"], **about["network"], **unlabelled, "initial_weights": None}
+    names = domainbed_names(about["network"]["network"], Augmentation(**about["preprocessing"]["augmentation"]))
+    hparams = {**names, **about["hparams"], **about["network"], **unlabelled, "initial_weights": None}
     algorithm = ALGORITHMS[about["algorithm"]].cls(shape, len(classes), about["domains"], hparams)
     missing, _ = algorithm.load_state_dict(tensors, strict=False)
     lost = [name for name in missing if name in dict(algorithm.named_parameters())]

@@ -105,6 +105,18 @@ class Recipe(BaseModel):
         return self.model_dump(include={"network", "initial_weights", "batch_norm", "optimizer"})
 
 
+def domainbed_names(network: str, augmentation: Augmentation) -> dict[str, bool]:
+    """What a recipe says, by the names of DomainBed's constants: a class that reads one runs as it was published.
+
+    They are no hyperparameters here. A class that has one of this name of its own is given its own.
+    """
+    return {
+        "resnet18": network == "resnet18",
+        "class_balanced": False,
+        "data_augmentation": augmentation.is_random,
+    }
+
+
 def recipe_names() -> list[str]:
     """The recipes there are."""
     folder = files("shiftbed.training") / "recipes"

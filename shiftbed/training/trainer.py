@@ -25,6 +25,7 @@ from shiftbed.training.device import Runtime, numerics
 from shiftbed.training.evaluation import on_host, split_metrics
 from shiftbed.training.files import Row
 from shiftbed.training.job import Job
+from shiftbed.training.recipes import domainbed_names
 from shiftbed.training.schedules import set_learning_rates
 from shiftbed.training.streams import philox_key, reseed
 
@@ -55,7 +56,12 @@ class Trainer:
             self.data.input_shape,
             len(self.classes),
             len(job.task.train_domains),
-            {**job.hparams, **job.recipe.for_networks(), "unlabeled_domains": len(self.data.unlabelled)},
+            {
+                **domainbed_names(job.recipe.network, job.recipe.augmentation),
+                **job.hparams,
+                **job.recipe.for_networks(),
+                "unlabeled_domains": len(self.data.unlabelled),
+            },
         )
         self.algorithm.to(runtime.device)
         per_step = self.data.batch_size * len(self.data.streams)

@@ -12,8 +12,14 @@ from torch import nn
 
 from shiftbed.algorithms import domainbed, register
 from shiftbed.algorithms.domainbed import ERM, Algorithm, misc, networks
+from shiftbed.hparams import Space, constant
+from shiftbed.protocols import LeaveOut
+from shiftbed.training.job import make_job
+from shiftbed.training.model import encode_weights, load
+from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
+from shiftbed.training.trainer import Trainer
 from tests.algorithms.common import SHAPE, default_hparams, make_batches
 from tests.conftest import tiny_job
 
@@ -216,6 +222,47 @@ def test_a_class_that_takes_minibatches_alone_can_be_wrapped(tmp_path):
     register()(FirstRelease)
     job = tiny_job("EoA(FirstRelease)")
     assert run_job(job, LocalStore(tmp_path)) == "done"
+
+
+class ReadsConstants(ERM):
+    """Reads what every table of DomainBed's hyperparameters has."""
+
+    def __init__(self, input_shape, num_classes, num_domains, hparams):
+        super(ReadsConstants, self).__init__(input_shape, num_classes, num_domains, hparams)
+        self.read = [hparams["resnet18"], hparams["class_balanced"], hparams["data_augmentation"]]
+
+
+FRAMED, FLIPPED = {"size": 28}, {"size": 28, "flip": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [False, False, False]),
+        ({"augmentation": FRAMED}, [False, False, False]),
+        ({"augmentation": FLIPPED}, [False, False, True]),
+        ({"network": "resnet18"}, [True, False, False]),
+    ],
+)
+def test_what_the_recipe_says_has_domainbed_s_names_too_and_is_no_hyperparameter(changes, expected, tmp_path):
+    register()(ReadsConstants)
+    how = recipe("quick", "ColoredDigits", steps=1, **changes)
+    job = make_job("ColoredDigits", "ReadsConstants", LeaveOut(("-90%",)), how, overrides={"batch_size": 2})
+    assert not {"resnet18", "class_balanced", "data_augmentation"} & job.describe()["hparams"].keys()
+    trainer = Trainer(job)
+    assert trainer.algorithm.read == expected
+    (tmp_path / "weights.safetensors").write_bytes(encode_weights(trainer))
+    assert load(tmp_path).algorithm.read == expected
+
+
+def test_a_hyperparameter_of_such_a_name_is_the_class_s_own(tmp_path):
+    @register(space=Space(class_balanced=constant(True)))
+    class Balanced(ReadsConstants):
+        pass
+
+    trainer = Trainer(tiny_job("Balanced"))
+    (tmp_path / "weights.safetensors").write_bytes(encode_weights(trainer))
+    assert trainer.algorithm.read == load(tmp_path).algorithm.read == [False, True, False]
 
 
 def test_a_child_that_changes_the_prediction_alone_learns_by_it():
