@@ -27,7 +27,7 @@ from shiftbed.training.files import Row
 from shiftbed.training.job import Job
 from shiftbed.training.recipes import domainbed_names
 from shiftbed.training.schedules import set_learning_rates
-from shiftbed.training.streams import philox_key, reseed
+from shiftbed.training.streams import Stream, philox_key, reseed
 
 EVALUATION_BATCH = 512
 CPU_EVALUATION_BATCH = 512 * 64 * 64  # pixels; 512 images of 224 pixels a side take ResNet-50 5 GB
@@ -177,7 +177,10 @@ class Trainer:
         return None if math.isinf(first) else int(first)
 
     def evaluate(self) -> Row:
-        """Accuracy, loss and count of every split that a selection may read: all but those that are trained on."""
+        """Accuracy, loss and count of every split that a selection may read: all but those that are trained on.
+
+        An algorithm that looks at the other images of a batch sees 64 of one split, in the order that `_order` says.
+        """
         self.algorithm.eval()
         reseed(self.job.id, self.step, "evaluation")
         with numerics(self.job.recipe.precision, self.runtime):
@@ -191,12 +194,12 @@ class Trainer:
 
     @torch.inference_mode()
     def logits(self) -> dict[str, torch.Tensor]:
-        """The outputs for every tested image that is reported, by split."""
+        """The outputs for every tested image that is reported, by split and in its order, from batches as evaluated."""
         self.algorithm.eval()
         reseed(self.job.id, self.step, "evaluation")
         with numerics(self.job.recipe.precision, self.runtime):
             return {
-                split.name: self._logits(self.data.pool.places(split), None, self.algorithm.predict)
+                split.name: self._split_logits(split, self.algorithm.predict)
                 for split in self.job.task.of_role("test")
                 if split.part != "out"
             }
@@ -207,9 +210,8 @@ class Trainer:
             return {}
         pool = self.data.pool
         places = [pool.places(split) for split in splits]
-        words = [self._words(split) for split in splits]
-        if self._apart or any(part is not None for part in words):
-            logits = [self._logits(*of_one, predict) for of_one in zip(places, words, strict=True)]
+        if self._apart or any(self._words(split) is not None for split in splits):
+            logits = [self._split_logits(split, predict) for split in splits]
         else:  # splits are small: together they fill a device
             whole = self._logits(np.concatenate(places), None, predict)
             logits = list(whole.split([len(where) for where in places]))
@@ -228,6 +230,26 @@ class Trainer:
         if split.role != "validation" or not self.job.recipe.augment_validation:
             return None
         return augmentation_words(philox_key(self.job.id, split.name, self.step), 0, len(split.indices))
+
+    def _order(self, split: Split) -> np.ndarray | None:
+        """In which order the images of a split are predicted, as positions in it; None is its own order.
+
+        A split in the order of the dataset, which is often that of the classes, would show an algorithm that looks at
+        the other images of a batch 64 of one class. It is shuffled, alike for all algorithms of a cell and at every
+        step. A split that was shuffled when it was made, as DomainBed's are, is evaluated in its own order.
+        """
+        count = len(split.indices)
+        if not self._apart or (np.diff(split.indices) < 0).any():
+            return None
+        return Stream(philox_key(*self.job.cell, split.name, "evaluation"), np.arange(count), "epochs").take(0, count)
+
+    def _split_logits(self, split: Split, predict: Predict) -> torch.Tensor:
+        """The outputs for a split, in its order, whatever the order in which they were predicted."""
+        places, words, order = self.data.pool.places(split), self._words(split), self._order(split)
+        if order is None:
+            return self._logits(places, words, predict)
+        logits = self._logits(places[order], None if words is None else words[order], predict)
+        return logits[torch.from_numpy(np.argsort(order)).to(logits.device)]
 
     def _logits(self, places: np.ndarray, words: np.ndarray | None, predict: Predict) -> torch.Tensor:
         outputs, size = [], self._evaluation_batch()
