@@ -88,13 +88,17 @@ class LeaseWatch:
         return bool(alive)
 
     def moved(self, job_id: str) -> bool | None:
-        """Whether the holder of the job has shown a sign of life since the last look; None if nobody holds it."""
+        """Whether the holder of the job has shown a sign of life since the last look; None if nobody holds it.
+
+        A file that is no claim is nobody's.
+        """
         data = self._store.get(JobFiles(job_id).lease)
         try:
             claim = json.loads(data or b"{}")
-        except ValueError:
-            claim = {}
-        if not claim or (claim["host"] == platform.node() and not _process_exists(claim["pid"])):
+            host, pid = str(claim["host"]), int(claim["pid"])
+        except (ValueError, TypeError, LookupError):
+            return None
+        if host == platform.node() and not _process_exists(pid):
             return None
         if job_id in self._seen and self._seen[job_id][0] == data:
             return False

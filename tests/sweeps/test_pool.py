@@ -265,6 +265,17 @@ def test_a_full_disk_ends_a_sweep_in_one_sentence_and_the_same_command_goes_on(t
     assert "4 jobs done." in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
 
 
+@pytest.mark.parametrize(
+    "found",
+    [b"", b"{}", b"{", b"\xff", b"[]", b"[1]", b"7", b"null", b'"x"', b'{"pid": 1}', b'{"host": "a", "pid": null}'],
+)
+def test_a_file_that_is_no_claim_is_nobody_s(found, tmp_path):
+    store = LocalStore(tmp_path)
+    store.put_atomic(JobFiles("job").lease, found)
+    watch = LeaseWatch(store)
+    assert watch.moved("job") is None and not watch.held("job") and not watch.lives("job")
+
+
 def test_leases_tell_the_living_from_the_dead(tmp_path, monkeypatch):
     store = LocalStore(tmp_path)
     watch = LeaseWatch(store, patience=0.3)
