@@ -103,11 +103,9 @@ def best(
 
     Trains the chosen job again, to the step that was chosen; or, for use at a new place, on all domains.
     """
-    from shiftbed.audit.ledger import read_tables
     from shiftbed.report import choosing
     from shiftbed.report.live import work_bar
     from shiftbed.report.models import export_onnx
-    from shiftbed.selection import SELECTIONS
     from shiftbed.sweeps.blind import is_sealed
     from shiftbed.training.model import load
     from shiftbed.training.store import LocalStore
@@ -116,8 +114,6 @@ def best(
     if all_domains and test:
         raise ShiftbedError("--all-domains trains on every domain, so that none is left for --test; give one of them.")
     load_classes(code)
-    if SELECTIONS[selection].oracle:
-        read_tables(folder, [selection])  # its looks at test domains are written down
     verb = choosing.best_everywhere if all_domains else partial(choosing.best, test=names(test))
     try:
         with work_bar(console) as show:

@@ -1,7 +1,7 @@
 """From results to a model: the job that a rule chooses, trained again to its step, or anew on all domains."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shiftbed.audit.ledger import asked, note
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut
@@ -282,13 +283,17 @@ class Candidates:
     @cached_property
     def choices(self) -> list[Choice]:
         """What the rule picks, for each setting, algorithm, test and trial."""
-        found = [self._choose(list(group)) for _, group in groupby(sorted(self.jobs.values(), key=_cell), _cell)]
-        return [choice for choice in found if choice is not None]
+        cells = [list(group) for _, group in groupby(sorted(self.jobs.values(), key=_cell), _cell)]
+        return [choice for choice in self._choose(cells) if choice is not None]
 
-    def _choose(self, jobs: Sequence[JobRecords]) -> Choice | None:
-        """What the rule picks of some jobs of one test."""
-        task = TaskRecords.of(jobs, self.rule.metrics | {"accuracy"})
-        return next(iter(self.rule.choices(task, self.companions).values()), None)
+    def _choose(self, groups: Iterable[Sequence[JobRecords]]) -> list[Choice | None]:
+        """What the rule picks of each group of jobs of one test; an oracle's looks are written into the ledger."""
+        tasks = [TaskRecords.of(jobs, self.rule.metrics | {"accuracy"}) for jobs in groups]
+        found = [next(iter(self.rule.choices(task, self.companions).values()), None) for task in tasks]
+        if self.rule.oracle:
+            looked = (task for task, choice in zip(tasks, found, strict=True) if choice is not None)
+            note(LocalStore(Path(self.folder)), (query for task in looked for query in asked(self.rule, task)))
+        return found
 
     def _lacking(self) -> list[str]:
         """The columns that the rule reads and no job with records has: lean jobs have those that they were for."""
@@ -310,14 +315,11 @@ class Candidates:
         setting, algorithm, *_ = _cell(self.jobs[self.best.job_id])
         own = [job for job in self.jobs.values() if _cell(job)[:2] == (setting, algorithm)]
         tests = {_cell(job)[2] for job in own}
-        by_values: dict[tuple[int, bytes], list[JobRecords]] = defaultdict(list)
-        for job in own:
-            by_values[job.description["trial"], canonical(job.description["hparams"])].append(job)
-        tried = [
-            [choice for choice in (self._choose([job]) for job in jobs) if choice is not None]
-            for jobs in by_values.values()
-        ]
-        whole = [choices for choices in tried if len(choices) == len(tests)]
+        by_values: dict[tuple[int, bytes], list[Choice]] = defaultdict(list)
+        for job, choice in zip(own, self._choose([job] for job in own), strict=True):
+            if choice is not None:
+                by_values[job.description["trial"], canonical(job.description["hparams"])].append(choice)
+        whole = [choices for choices in by_values.values() if len(choices) == len(tests)]
         if not whole:
             raise StoreError(
                 f"No draw of {algorithm} in {self.folder} was trained for every test domain; run its sweep to the end."

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import shiftbed
+from shiftbed.audit.ledger import queries_of
 from shiftbed.audit.verbs import audit_sweep
 from shiftbed.errors import StoreError
 from shiftbed.report import choosing
 from shiftbed.report.choosing import best, best_everywhere
 from shiftbed.sweeps.blind import seal
 from shiftbed.sweeps.plan import Request, plan
+from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
 from tests.conftest import tiny_job
@@ -88,6 +90,31 @@ def test_of_another_algorithm_and_with_labels_of_the_test_domains_it_says_so(tmp
     made_sweep(tmp_path / "sweep")
     made = best_everywhere(tmp_path / "sweep", tmp_path / "model", algorithm="IRM", selection="oracle")
     assert made.job.algorithm == "IRM" and "chosen with labels there" in made.words
+
+
+def test_what_an_oracle_looked_at_for_a_model_is_written_down_and_nothing_of_other_rules(tmp_path):
+    sweep, model = tmp_path / "sweep", tmp_path / "model"
+    store = made_sweep(sweep)
+    about = {job.id: job.description for job in finished_jobs(store)}
+
+    def looked_at():
+        found = queries_of(store)
+        assert {(one.rule, one.step) for one in found} <= {("oracle", 4)}
+        return sorted((one.algorithm, about[one.job]["draw"], *one.tested) for one in found)
+
+    best(sweep, model)
+    best_everywhere(sweep, model)
+    assert looked_at() == []
+    best(sweep, model, selection="oracle", algorithm="IRM", test=["-90%"])
+    assert looked_at() == [("IRM", 0, "-90%"), ("IRM", 1, "-90%")]
+    best_everywhere(sweep, model, selection="oracle", algorithm="ERM")
+    of_erm = sorted(("ERM", draw, test) for draw in (0, 1) for test in DOMAINS)
+    assert looked_at() == [*of_erm, ("IRM", 0, "-90%"), ("IRM", 1, "-90%")]
+    best(sweep, model, selection="oracle")
+    everything = queries_of(store)
+    assert len(everything) == len(about) == 12
+    shiftbed.read_tables(sweep, ["oracle"])
+    assert queries_of(store) == everything, "tables ask the same"
 
 
 def test_values_that_were_not_tried_for_every_test_domain_do_not_compete(tmp_path):
