@@ -23,6 +23,7 @@ from typing import Any
 
 from studies import FOLDER, PAGE, ROOT, BenchmarkStudy, RankStudy, ScriptStudy, Study, SweepStudy
 
+from shiftbed.tables import read_tables, render
 from shiftbed.tables.grids import MISSING
 
 HEAD = """# First results, beside the papers
@@ -130,6 +131,14 @@ LADDER: list[Study] = [
         "ColoredMNIST-OoD-Bench --algorithms UntrainedContext --code docs/results/untrained_context.py "
         "--recipe ood-bench --test=-90% --draws 20",
         "oracle",
+    ),
+    ScriptStudy(
+        2,
+        "ERDG with other draws from the same ranges",
+        "ood-bench-erdg-other-draws",
+        "shiftbed tables docs/results/ood-bench-erdg-other-draws --selection oracle",
+        "docs/results/ood-bench-erdg-other-draws",
+        lambda folder: render(read_tables(folder, ["oracle"]), "markdown").strip(),
     ),
     ScriptStudy(
         2,
