@@ -357,6 +357,17 @@ def test_the_a_distance_at_no_shift_is_zero_though_groups_leave_more_of_one_side
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(30)
 
 
+def test_the_classifier_of_domains_does_not_answer_with_the_side_it_saw_more_of():
+    random, gaps = np.random.default_rng(0), []
+    for seed in range(60):
+        sides = [sample(name, random.normal(size=(120, 4)), None, np.minimum(np.arange(120) // 15, 4) + first)
+                 for name, first in (("p", 0), ("q", 10))]  # fmt: skip
+        (of_p, held_p), (of_q, held_q) = told_apart(*sides, seed)
+        if len(held_p) != len(held_q):  # more of one side is held out: more of the other was learned from
+            gaps.append((of_p.mean() - of_q.mean()) * np.sign(len(held_q) - len(held_p)))
+    assert len(gaps) > 20 and abs(np.mean(gaps)) < 3 * np.std(gaps) / np.sqrt(len(gaps))
+
+
 def test_the_error_of_shares_by_hand():
     right, none = np.array([1.0, 1, 0, 0]), [None, None]
     assert error_of_means([right, -right], none) == pytest.approx(np.sqrt(2 * 0.25 / 4))
