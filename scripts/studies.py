@@ -110,7 +110,7 @@ class BenchmarkStudy(Study):
         for grid in self.tables():
             yield grid_markdown(replace(grid, commands=()))
             decimals = 1 if self.whole.kind == "sweep" else 2
-            trends = [name for part in self.whole.parts for name in getattr(part, "trends", ())]
+            trends = [name for part in self.whole.parts for name in part.trends]
             yield from agreement([row for row in grid.data if row.get("column") not in trends], decimals)
         for dataset, (diversity, correlation) in sorted(shift_points(self.path).items()):
             yield f"Shift of {dataset} (`shiftbed shift {dataset}`): {diversity}; {correlation}."

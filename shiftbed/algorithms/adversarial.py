@@ -188,7 +188,7 @@ def linear_heads(inputs: int, heads: int, outputs: int) -> nn.Linear:
 
 
 @register(
-    space=Space(
+    space=Space(  # names are a part of the seeds of draws: by OoD-Bench's own these are its points
         lbd_d=log_uniform(1e-2, 1e0, default=0.5),
         lbd_c=log_uniform(1e-3, 1e-1, default=0.05),
         lbd_cp=log_uniform(1e-4, 1e-1, default=0.01),

@@ -5,7 +5,7 @@ schedulers, counters, tensors, flags. What is understood is saved; what is not i
 such a job over instead of resuming it wrongly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from enum import Enum
 from functools import partial
@@ -144,15 +144,6 @@ def _apart(algorithm: nn.Module) -> list[str]:
     ]
 
 
-def _on(device: torch.device, value: Any) -> Any:
-    """A plain value with its tensors on a device."""
-    if isinstance(value, dict):
-        return {key: _on(device, item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_on(device, item) for item in value)
-    return value.to(device) if isinstance(value, torch.Tensor) else value
-
-
 def _plain_values(holder: nn.Module) -> dict[str, Any]:
     return {name: _encoded(value) for name, value in _attributes(holder) if _plain(value)}
 
@@ -176,11 +167,21 @@ def _plain(value: Any) -> bool:
 
 def _encoded(value: Any) -> Any:
     """A copy for saving; NumPy's numbers become Python's, which are equal."""
+    return _mapped(value, lambda one: one.item() if isinstance(one, np.generic) else one)
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    """A plain value with its tensors on a device."""
+    return _mapped(value, lambda one: one.to(device) if isinstance(one, torch.Tensor) else one)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A plain value with everything changed that is no container."""
     if isinstance(value, dict):
-        return {key: _encoded(item) for key, item in value.items()}
+        return {key: _mapped(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_encoded(item) for item in value)
-    return value.item() if isinstance(value, np.generic) else value
+        return type(value)(_mapped(item, change) for item in value)
+    return change(value)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -205,7 +205,7 @@ def beside(
     for row in dict.fromkeys(number.row for number in shown):
         ours = {number.column: number for number in shown if number.row == row}
         found = {name: cells[row, name] for name in ours}
-        alike = {name for name in ours if not differs[row] and name not in getattr(part, "trends", ())}
+        alike = {name for name in ours if not differs[row] and name not in part.trends}
         gaps = {name: _gap(ours[name].estimate, found[name]) if name in alike else None for name in ours}
         rows.append((row, [Entry(_text(ours.get(name), spread, decimals)) for name in columns]))
         if any(found.values()):

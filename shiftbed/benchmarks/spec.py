@@ -89,6 +89,7 @@ class Part(Checked):
         version: The version that the paper's numbers are about.
         published: The paper's numbers, if it has any.
         unstated: What the paper does not say of its experiment: then ours is not known to be the same.
+        trends: Columns that the paper defines too loosely for their values to be compared: no difference is shown.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Part(Checked):
     version: int | str = 1
     published: Reference | None = None
     unstated: tuple[Literal["algorithm", "backbone", "weights", "steps", "draws", "trials", "selection"], ...] = ()
+    trends: tuple[str, ...] = ()
 
 
 def _algorithms(names: Any) -> Any:
@@ -150,7 +152,6 @@ class ShiftPart(Part):
         settings: By the paper's name of a setting, what its data are made or taken with.
         grid: In place of settings, values of each option: all combinations are measured.
         runs: Repetitions of every measurement.
-        trends: Measures that the paper defines too loosely for their values to be compared: no difference is shown.
         any_dataset: Whether the same can be measured of datasets that the paper has not.
     """
 
@@ -158,7 +159,6 @@ class ShiftPart(Part):
     settings: dict[str, dict[str, Any]] = {}
     grid: dict[str, tuple[float, ...]] = {}
     runs: int = Field(default=1, ge=1)
-    trends: tuple[str, ...] = ()
     any_dataset: bool = False
 
     def options(self) -> dict[str, dict[str, Any]]:
