@@ -22,6 +22,7 @@ from shiftbed.selection import (
     JobRecords,
     Selection,
     TaskRecords,
+    Variant,
     cross_validating,
     tasks_of,
 )
@@ -282,7 +283,7 @@ class Candidates:
 
     @cached_property
     def choices(self) -> list[Choice]:
-        """What the rule picks, for each setting, algorithm, test and trial."""
+        """What the rule picks, for each setting, row of a table, test and trial."""
         cells = [list(group) for _, group in groupby(sorted(self.jobs.values(), key=_cell), _cell)]
         return [choice for choice in self._choose(cells) if choice is not None]
 
@@ -312,8 +313,8 @@ class Candidates:
         Returns:
             What the rule picks of each job that has them.
         """
-        setting, algorithm, *_ = _cell(self.jobs[self.best.job_id])
-        own = [job for job in self.jobs.values() if _cell(job)[:2] == (setting, algorithm)]
+        leader = self.jobs[self.best.job_id]
+        own = [job for job in self.jobs.values() if _cell(job)[:2] == _cell(leader)[:2]]
         tests = {_cell(job)[2] for job in own}
         by_values: dict[tuple[int, bytes], list[Choice]] = defaultdict(list)
         for job, choice in zip(own, self._choose([job] for job in own), strict=True):
@@ -322,7 +323,8 @@ class Candidates:
         whole = [choices for choices in by_values.values() if len(choices) == len(tests)]
         if not whole:
             raise StoreError(
-                f"No draw of {algorithm} in {self.folder} was trained for every test domain; run its sweep to the end."
+                f"No draw of {leader.description['algorithm']} in {self.folder} was trained for every test domain; "
+                "run its sweep to the end."
             )
         return max(whole, key=lambda choices: float(np.mean([choice.score for choice in choices])))
 
@@ -344,8 +346,9 @@ def _facts(rule: Selection, choice: Choice, weights: Path) -> dict[str, Any]:
 
 
 def _cell(job: JobRecords) -> tuple[Any, ...]:
+    """The setting, the row of a table (in words, which can be sorted), the tests and the trial that a job is of."""
     about = job.description
-    return about["setting"], about["algorithm"], tuple(about["test_domains"]), about["trial"]
+    return about["setting"], str(Variant.of(about)), tuple(about["test_domains"]), about["trial"]
 
 
 def _best_of(choices: Sequence[Choice], cells: Mapping[str, tuple[Any, ...]]) -> Choice:
@@ -355,8 +358,8 @@ def _best_of(choices: Sequence[Choice], cells: Mapping[str, tuple[Any, ...]]) ->
     """
     scores: dict[tuple[Any, ...], dict[tuple[Any, ...], float]] = defaultdict(dict)
     for choice in choices:
-        setting, algorithm, *task = cells[choice.job_id]
-        scores[setting, algorithm][tuple(task)] = choice.score
+        setting, variant, *task = cells[choice.job_id]
+        scores[setting, variant][tuple(task)] = choice.score
     common = set.intersection(*(set(found) for found in scores.values()))
     means = {who: np.mean([found[task] for task in common or found]) for who, found in scores.items()}
     return max(choices, key=lambda one: (means[cells[one.job_id][:2]], one.score, one.job_id))

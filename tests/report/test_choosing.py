@@ -158,6 +158,19 @@ def test_an_algorithm_that_was_named_is_not_said_to_be_the_best(tmp_path):
     assert "Of IRM, which was named, it is the one with the best score." in named and "scores best" not in named
 
 
+@pytest.mark.parametrize("weight", [0.5, 2.0])
+def test_an_algorithm_with_values_set_by_hand_competes_as_the_row_of_a_table_that_it_is(tmp_path, weight):
+    """Whatever their order: IRM as it is drawn and with two weights set by hand are three."""
+    store, fields = made_sweep(tmp_path / "sweep"), {"steps": 4, "evaluate_every": 2}
+    for own in (0.5, 2.0):
+        asked = Request("ColoredDigits", ["IRM"], draws=2, fields=fields, overrides={"irm_lambda": own})
+        for job in plan(asked):
+            finish(store, job, validation=0.95 if own == weight else 0.3, test=0.5)
+    assert best(tmp_path / "sweep", tmp_path / "one").job.description["hparams"]["irm_lambda"] == weight
+    everywhere = best_everywhere(tmp_path / "sweep", tmp_path / "model")
+    assert everywhere.job.hparams["irm_lambda"] == weight and set(everywhere.elsewhere.values()) == {0.5}
+
+
 def test_jobs_for_domain_cross_validation_serve_it_and_compete_with_none(tmp_path):
     """They learned from one domain less, and what they say of their two test domains is not what is reported."""
     store, fields = made_sweep(tmp_path / "sweep"), {"steps": 4, "evaluate_every": 2}
