@@ -36,7 +36,12 @@ A cell is the mean of n trials, each chosen from the draws of its trial alone; Â
 with one trial there is none; measures of shift give one of a single run too, over images. A row in which a job is
 missing has no average. A number of ours *agrees* with a printed one if it is not farther from it than the printed error
 and its own together. Errors of three trials are rough: of the same experiment done twice, three of ten cells would not
-agree. Hours of a device are those in which at least one job of the study ran on it."""
+agree. Hours of a device are those in which at least one job of the study ran on it.
+
+## At a glance"""
+
+GLANCE = ("rung", "study", "done", "n", "cells that agree", "hours of a device")
+SUMMARY = ROOT / FOLDER / "summary.md"
 
 TAIL = """## 8. Speed
 
@@ -257,11 +262,25 @@ LADDER: list[Study] = [
 ]
 
 
+def glance() -> str:
+    """The studies in one table, and the experiments that explain them."""
+    studies = [study for study in LADDER if isinstance(study, BenchmarkStudy)]
+    lines = ["| " + " | ".join(GLANCE) + " |", "| ---: | --- | --- | ---: | --- | --- |"]
+    lines += ["| " + " | ".join(study.glance()) + " |" for study in studies]
+    others = [f"- {study.rung}: {study.link}" for study in LADDER if study not in studies]
+    return "\n".join([*lines, "", "Beside these:", "", *others])
+
+
 def page() -> str:
     """The whole page."""
-    text = "\n\n".join([HEAD, *(study.page() for study in LADDER), TAIL]) + "\n"
+    first = {study.folder: study for study in reversed(LADDER)}
+    parts = [study.page(notes=first[study.folder] is study) for study in LADDER]
+    text = "\n\n".join([HEAD, glance(), SUMMARY.read_text(encoding="utf-8").strip(), *parts, TAIL]) + "\n"
     return text.replace(f"{ROOT}/", "")
 
 
 if __name__ == "__main__":
+    for study in LADDER:
+        if isinstance(study, BenchmarkStudy):
+            study.draw()
     PAGE.write_text(page(), encoding="utf-8")

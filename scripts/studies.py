@@ -1,8 +1,9 @@
 """What a part of docs/results.md is made of: a benchmark, a sweep, ranks, or what a script measured."""
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any, get_args
 
 from shiftbed import benchmarks
 from shiftbed.benchmarks import Benchmark, request_of
+from shiftbed.report.figures import figure
+from shiftbed.report.figures_drawn import beside
 from shiftbed.shift.kept import shift_points
 from shiftbed.sweeps.plan import plan
 from shiftbed.sweeps.records import Records
 from shiftbed.sweeps.times import hours, job_times
 from shiftbed.tables import Grid, boards_against, read_tables, render
-from shiftbed.tables.grids import grid_markdown
+from shiftbed.tables.grids import MISSING, grid_markdown
 from shiftbed.training.device import Precision
 from shiftbed.training.store import LocalStore
 
@@ -50,11 +53,26 @@ class Study(ABC):
     def sections(self) -> Iterator[str]:
         """The paragraphs that are about its numbers."""
 
-    def page(self) -> str:
-        """Its part of the page."""
-        notes = self.path / "notes.md"
-        told = [notes.read_text(encoding="utf-8").strip()] if notes.exists() else []
-        return "\n\n".join([f"## {self.rung}. {self.title}", *self.sections(), *told])
+    @property
+    def heading(self) -> str:
+        """The heading of its part of the page."""
+        return f"{self.rung}. {self.title}"
+
+    @property
+    def anchor(self) -> str:
+        """The name of its part of the page."""
+        return re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
+
+    @property
+    def link(self) -> str:
+        """A link to its part of the page."""
+        return f"[{self.title}](#{self.anchor})"
+
+    def page(self, notes: bool = True) -> str:
+        """Its part of the page; without notes where another study of the same folder has them."""
+        file = self.path / "notes.md"
+        told = [file.read_text(encoding="utf-8").strip()] if notes and file.exists() else []
+        return "\n\n".join([f"## {self.heading}", *self.sections(), *told])
 
 
 @dataclass(frozen=True)
@@ -107,16 +125,58 @@ class BenchmarkStudy(Study):
             yield f"Not run yet: {self.unit(sum(map(benchmarks.job_count, self.asked.parts)))}."
             return
         yield from self.counts()
-        for grid in self.tables():
+        if self.picture.exists():
+            words = "Ours beside the paper's" if self.whole.paper else "Averages over test domains"
+            yield f"![{words}]({self.picture.relative_to(PAGE.parent)})"
+        if self.is_figure:
+            yield " ".join(self.whole.notes)
+        for grid in [] if self.is_figure else self.tables:
             yield grid_markdown(replace(grid, commands=()))
-            decimals = 1 if self.whole.kind == "sweep" else 2
-            trends = [name for part in self.whole.parts for name in part.trends]
-            yield from agreement([row for row in grid.data if row.get("column") not in trends], decimals)
+            yield from self.agreed(grid).words()
         for dataset, (diversity, correlation) in sorted(shift_points(self.path).items()):
             yield f"Shift of {dataset} (`shiftbed shift {dataset}`): {diversity}; {correlation}."
             picture = self.path / "shift" / f"{dataset}-plane.png"
             if picture.exists():
                 yield f"![Where {dataset} lies among published datasets]({picture.relative_to(PAGE.parent)})"
+
+    @property
+    def picture(self) -> Path:
+        """The file of its picture, if it has one."""
+        return self.path / f"{self.anchor}.png"
+
+    def draw(self) -> None:
+        """Draws its numbers beside the paper's, or the paper's figure, or, where there is no paper, a leaderboard."""
+        if self.is_figure:
+            figure("shift-grid", self.path, self.picture)
+        elif self.path.exists() and any(_compared(row) for grid in self.tables for row in grid.data):
+            beside(self.tables, self.picture)
+        elif self.path.exists() and not self.whole.paper:
+            figure("leaderboard", self.path, self.picture)
+
+    @property
+    def is_figure(self) -> bool:
+        """Whether the paper draws its numbers and prints none: the page does so too."""
+        return any(self.path.glob("figure-4-*.json"))
+
+    def agreed(self, grid: Grid) -> "Agreement":
+        """How a table compares with the paper's."""
+        rows = [row for row in grid.data if not row.get("trend")]
+        return Agreement(tuple(rows), 1 if self.whole.kind == "sweep" else 2)
+
+    def glance(self) -> tuple[str, ...]:
+        """Its row of the summary: what it is, how far it is, trials, cells that agree, hours."""
+        total = sum(map(benchmarks.job_count, self.asked.parts))
+        if not self.path.exists():
+            return str(self.rung), self.link, f"0 of {self.unit(total)}", MISSING, MISSING, MISSING
+        counts = sorted({row["n"] for grid in self.tables for row in grid.data if row["n"]})
+        agreed = [one for grid in self.tables if (one := self.agreed(grid).short())]
+        n = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]])))
+        if self.whole.kind != "sweep":
+            return str(self.rung), self.link, f"all {self.unit(total)}", n, "; ".join(agreed) or MISSING, MISSING
+        done, planned = self.done().total(), self.planned().total()
+        far = f"all {planned:,} jobs" if done == planned else f"{done:,} of {planned:,} jobs"
+        spent = ", ".join(f"{busy:.1f} {name}" for name, (_, busy) in self.spent().items())
+        return str(self.rung), self.link, far, n or MISSING, "; ".join(agreed) or MISSING, spent or MISSING
 
     def unit(self, count: int) -> str:
         """So many jobs or measurements."""
@@ -132,13 +192,17 @@ class BenchmarkStudy(Study):
         words = [f"trial {t}: {some:,} of {every:,}" for t, (some, every) in of_trial.items()]
         diverged = sum(status == "diverged" for _, status, *_ in self._jobs)
         yield f"Jobs done: {'; '.join(words)}." + (f" {diverged} of them diverged." if diverged else "")
-        times = job_times(LocalStore(self.path))
-        spent = hours(attempt for job_id, *_ in self._jobs for attempt in times.get(job_id, []))
+        spent = self.spent()
         each = [f"{summed:.2f} hours of jobs in {busy:.2f} hours of {name}" for name, (summed, busy) in spent.items()]
         if "cpu" in spent:  # jobs have one core each
             each.append(f"on a laptop of two cores that is {spent['cpu'][0] / 2:.1f} hours")
         if each:
             yield f"Costs: {'; '.join(each)}."
+
+    def spent(self) -> dict[str, tuple[float, float]]:
+        """By device, the hours of its jobs and those in which the device was busy with them."""
+        times = job_times(LocalStore(self.path))
+        return hours(attempt for job_id, *_ in self._jobs for attempt in times.get(job_id, []))
 
     @cached_property
     def _jobs(self) -> list[tuple[Any, ...]]:
@@ -171,37 +235,67 @@ class BenchmarkStudy(Study):
         planned, done = self.planned(), self.done()
         return self.path.exists() and not any(0 < done[kind] < count for kind, count in planned.items())
 
+    @cached_property
     def tables(self) -> list[Grid]:
         """Our tables beside the paper's."""
         grids = benchmarks.benchmark(self.whole, self.path, train=False, **self.narrowing).grids
         return [grid for grid in grids if "n" in next(iter(grid.data), {})]
 
 
-def agreement(data: Sequence[dict[str, Any]], decimals: int) -> Iterator[str]:
-    """How many trials the cells have, and which of them agree with the paper's, as both are printed."""
-    filled = Counter(row["n"] for row in data if row["n"])
-    if filled:
-        yield "n: " + ", ".join(f"{n} in {count} cells" for n, count in sorted(filled.items())) + "."
-    compared = [row for row in data if row.get("published") is not None and row["ours"] is not None]
-    same = [row for row in compared if set(row["differs"]) <= {"trials"} and row["published_spread"] is not None]
-    if not same:
-        return
-    far = [row for row in same if outside(row, decimals) > 0]
-    each = [
-        f"{row['row']}, {row['column']}: {row['ours']:.{decimals}f} and {row['published']:.{decimals}f} ± "
-        f"{row['published_spread']:.{decimals}f}"
-        for row in sorted(far, key=lambda row: -outside(row, decimals))
-    ]
-    lone = " (ours have no error yet, n = 1)" if all(row["n"] == 1 for row in same) else ""
-    yield f"{len(same) - len(far)} of {len(same)} cells agree with the paper's{lone}." + (
-        f" Others: {'; '.join(each)}." if each else ""
-    )
+@dataclass(frozen=True)
+class Agreement:
+    """Which cells agree with the paper's, as both are printed.
+
+    Attributes:
+        rows: The cells of a table.
+        decimals: How many are printed.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    decimals: int
+
+    @property
+    def same(self) -> list[dict[str, Any]]:
+        """The cells of the same experiment as the paper's, but for the number of trials."""
+        compared = [row for row in self.rows if _compared(row) and row["published_spread"] is not None]
+        return [row for row in compared if set(row["differs"]) <= {"trials"}]
+
+    @property
+    def far(self) -> list[dict[str, Any]]:
+        """Those that lie outside both errors, the farthest first."""
+        far = [row for row in self.same if self.outside(row) > 0]
+        return sorted(far, key=lambda row: -self.outside(row))
+
+    def outside(self, row: dict[str, Any]) -> float:
+        """How far a number of ours lies outside the paper's error and its own together."""
+        ours, error = (round(row[name] or 0.0, self.decimals) for name in ("ours", "standard_error"))
+        return round(abs(ours - row["published"]) - row["published_spread"] - error, self.decimals)
+
+    def short(self) -> str:
+        """How many of how many agree, and by which selection, if by one."""
+        rule = self.same[0].get("selection", "") if self.same else ""
+        return f"{rule} {len(self.same) - len(self.far)} of {len(self.same)}".strip() if self.same else ""
+
+    def words(self) -> Iterator[str]:
+        """How many trials the cells have, and which of them do not agree."""
+        filled = Counter(row["n"] for row in self.rows if row["n"])
+        if filled:
+            yield "n: " + ", ".join(f"{n} in {count} cells" for n, count in sorted(filled.items())) + "."
+        if not self.same:
+            return
+        each = [
+            f"{row['row']}, {row['column']}: {row['ours']:.{self.decimals}f} and "
+            f"{row['published']:.{self.decimals}f} ± {row['published_spread']:.{self.decimals}f}"
+            for row in self.far
+        ]
+        lone = " (ours have no error yet, n = 1)" if all(row["n"] == 1 for row in self.same) else ""
+        yield f"{len(self.same) - len(self.far)} of {len(self.same)} cells agree with the paper's{lone}." + (
+            f" Others: {'; '.join(each)}." if each else ""
+        )
 
 
-def outside(row: dict[str, Any], decimals: int) -> float:
-    """How far a number of ours lies outside the paper's error and its own together."""
-    ours, error = (round(row[name] or 0.0, decimals) for name in ("ours", "standard_error"))
-    return round(abs(ours - row["published"]) - row["published_spread"] - error, decimals)
+def _compared(row: dict[str, Any]) -> bool:
+    return row.get("published") is not None and row["ours"] is not None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The committed results: the page is what the records give, its counts are right, and nothing of it needs the data."""
 
 import json
+import re
 import runpy
 import shutil
 from dataclasses import replace
@@ -32,6 +33,16 @@ OPTIONS += (("selection", "training-domain-validation"),)
 
 def test_the_page_is_what_the_records_give():
     assert SCRIPT["page"]() == (ROOT / "docs" / "results.md").read_text(encoding="utf-8"), "run scripts/results.py"
+
+
+def test_links_and_pictures_of_the_page_are_there():
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    links = set(re.findall(r"\]\(#([^)]+)\)", text))
+    assert links and links <= anchors
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
+    assert len(pictures) > 5 and all((ROOT / "docs" / picture).is_file() for picture in pictures)
 
 
 def test_the_page_says_how_often_the_same_experiment_does_not_agree_with_itself():
@@ -166,7 +177,7 @@ def test_jobs_and_hours_are_counted(study):
 
 
 def test_an_incomplete_row_has_no_average(study):
-    (grid,) = study.tables()
+    (grid,) = study.tables
     rows = {name: [entry.text for entry in entries] for name, entries in grid.rows}
     assert rows["ERM"] == ["60.0 ±10.0"] * 4  # half the distance of two trials
     assert rows["IRM"][-1] == "–" and rows["IRM"][0] == "60.0 ±10.0"
@@ -183,6 +194,23 @@ def test_the_command_shows_the_table_without_data_and_writes_nothing(study, fold
     assert "Jobs are missing of IRM: no average." in shown.output
     assert "1 planned job has not finished (IRM on " in " ".join(shown.output.split())
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_ours_and_the_paper_s_are_drawn(study, folder, tmp_path, monkeypatch):
+    """ERM is the paper's experiment but for its numbers of draws: its circles are hollow."""
+    shown = []
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.errorbar", lambda axis, x, y, **look: shown.append((x, y, look["label"], look["mfc"]))
+    )
+    words = [word for name, value in OPTIONS for word in (f"--{name}", value)]
+    words += ["--out", str(folder), "--no-train", "--figure", str(tmp_path / "both.svg")]
+    drawn = CliRunner().invoke(app, ["benchmark", "domainbed", *words])
+    assert drawn.exit_code == 0 and (tmp_path / "both.svg").stat().st_size > 1000
+    (x, y, name, fill), (published, below, paper, _) = shown[:2]  # where colour agrees most
+    assert (x, name, fill) == (pytest.approx([60, 60]), "ours, where the experiment may differ", "white")
+    assert (published, paper) == ([72.7, 72.0], "the paper's") and y < below
+    averages = shown[-1][0]
+    assert averages == [52.0]  # the paper's; IRM has none here, since a job is missing
 
 
 def test_what_is_not_run_says_how_to(study):
@@ -204,8 +232,8 @@ def cell(ours, error, published, spread, **differs):
 
 def test_agreement_is_within_both_errors_and_of_the_same_experiment_alone():
     rows = [cell(50.0, 1.0, 52.0, 1.0), cell(50.0, 1.0, 52.1, 1.0), cell(1.0, 1.0, 9.0, 1.0, steps="2 here")]
-    counted, agreed = studies.agreement(rows, 1)
+    counted, agreed = studies.Agreement(tuple(rows), 1).words()
     assert counted == "n: 3 in 3 cells."
     assert agreed == "1 of 2 cells agree with the paper's. Others: ERM, a: 50.0 and 52.1 ± 1.0."
-    _, alone = studies.agreement([cell(50.04, None, 50.0, 0.0, trials="1 here")], 1)
+    _, alone = studies.Agreement((cell(50.04, None, 50.0, 0.0, trials="1 here"),), 1).words()
     assert alone == "1 of 1 cells agree with the paper's (ours have no error yet, n = 1)."

@@ -489,6 +489,8 @@ def test_leaks_and_incomplete_algorithms_are_marked():
     assert "Registered without a selection of their own, which DomainBed asks for: all rows." in text
     both = [record(name, "north", 0, 0, 0.9, 0.3) for name in ("EoA", "ERM")]
     assert "which DomainBed asks for: ERM." in as_text(table_of(both))
+    more = [*both, record("IRM", "north", 0, 0, 0.9, 0.3)]
+    assert "which DomainBed asks for: all rows but EoA." in " ".join(as_text(table_of(more)).split())
     jobs = [record("EoA", "north", 0, 0, 0.9, 0.3)]
     assert "Registered without" not in as_text(table_of(jobs))
 

@@ -301,6 +301,7 @@ def _row(
         "published_spread": None if theirs is None else theirs.spread,
         "published_in": None if theirs is None else theirs.table,
         "reconstructed": theirs is not None and theirs.reconstructed,
+        "trend": ours.column in part.trends,
         "difference": None if gap is None else gap[0],
         "differs": dict(differs),
     }

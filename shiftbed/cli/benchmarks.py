@@ -86,6 +86,7 @@ def benchmark(
     workers: Workers = None,
     jobs_per_device: JobsPerDevice = None,
     output: Annotated[str, typer.Option("--format", help="text, markdown, latex, html, csv or json.")] = "text",
+    figure: Annotated[Path | None, typer.Option(help="Draw both into a .pdf, .svg or .png file too.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -145,6 +146,10 @@ def benchmark(
 
     outcome = stoppable(run, "the same command")
     print(tables.render(outcome.grids, "json" if as_json else output))
+    if figure is not None:
+        from shiftbed.report.figures_drawn import beside
+
+        log.print(f"Ours beside the paper's: {beside(outcome.grids, figure)}")
     failed = outcome.progress.failed if outcome.progress else {}
     jobs = {job.id: job for job in outcome.progress.jobs} if outcome.progress else {}
     show_failures(failed, lambda job_id: train_command(jobs[job_id], out, code or []))

@@ -8,7 +8,8 @@ import numpy as np
 
 from shiftbed.data import MultiDomainDataset
 from shiftbed.drawing import SHADES, blank, look, save
-from shiftbed.tables import AVERAGE, Table
+from shiftbed.errors import DataError
+from shiftbed.tables import AVERAGE, Grid, Table
 from shiftbed.tables.table import ORACLE_MARK
 
 if TYPE_CHECKING:
@@ -57,6 +58,73 @@ def _count(table: Table) -> str:
     """How many trials the averages of a table rest on."""
     counts = sorted({one.n for name in table.algorithms if (one := table.estimates.get((name, AVERAGE)))})
     return f"n = {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))}" if counts else "n = 0"
+
+
+def beside(grids: Sequence[Grid], path: Path) -> Path:
+    """Our numbers and the paper's on one line each, one panel a column and one row of panels a table of a benchmark.
+
+    Raises:
+        DataError: No number of ours has one of the paper's beside it.
+    """
+    tables = [data for grid in grids if (data := [row for row in grid.data if _has_both(row)])]
+    if not tables:
+        raise DataError("No number here has a published one beside it, so that there is nothing to draw.")
+    names = [list(dict.fromkeys(row["row"] for row in data)) for data in tables]
+    columns = [list(dict.fromkeys(row["column"] for row in data)) for data in tables]
+    heights, legend = [0.21 * len(rows) + 0.7 for rows in names], 0.5
+    widest = max(map(len, columns))
+    figure = blank(1.5 + max(3.0, 1.9 * widest), sum(heights) + legend)
+    axes = figure.subplots(len(tables), widest, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for line, data, rows, shown in zip(axes, tables, names, columns, strict=True):
+        for axis, column in zip(line, shown, strict=False):
+            _both(axis, [row for row in data if row["column"] == column], rows)
+            axis.set_title(f"{column}{ORACLE_MARK if data[0].get('oracle') else ''}", fontsize=9)
+        line[0].set_yticks(range(len(rows)), rows)
+        line[0].set_ylabel(data[0].get("selection", ""), fontsize=8)
+        for axis in line[len(shown) :]:
+            axis.axis("off")
+    handles = {
+        name: one for axis in axes.flat for one, name in zip(*axis.get_legend_handles_labels(), strict=True)
+    }  # each once
+    looked = any(data[0].get("oracle") for data in tables)
+    title = f"{ORACLE_MARK} oracle: chosen with the test domain's labels" if looked else None
+    figure.tight_layout(rect=(0, legend / (sum(heights) + legend), 1, 1))
+    figure.legend(
+        handles.values(), handles, loc="lower center", ncols=3, fontsize=8, frameon=False, title=title, title_fontsize=8
+    )
+    return save(figure, path)
+
+
+def _has_both(row: Mapping[str, Any]) -> bool:
+    return row.get("ours") is not None and row.get("published") is not None
+
+
+def _both(axis: "Axes", cells: Sequence[Mapping[str, Any]], rows: Sequence[str]) -> None:
+    """A column of a table: in every row our number, and the paper's just below it.
+
+    Ours is hollow where more than the number of trials differs, or where the paper does not define the number well
+    enough, so that nobody takes it for the paper's experiment.
+    """
+    other = [cell for cell in cells if cell["trend"] or set(cell["differs"]) - {"trials"}]
+    same = [cell for cell in cells if cell not in other]
+    (blue, circle), (orange, square) = look(0), look(1)
+    for shift, label, some, mean, error, marker, colour, fill in (
+        (-0.15, "ours", same, "ours", "standard_error", circle, blue, blue),
+        (-0.15, "ours, where the experiment may differ", other, "ours", "standard_error", circle, blue, "white"),
+        (0.15, "the paper's", cells, "published", "published_spread", square, orange, orange),
+    ):
+        if some:
+            axis.errorbar(
+                [cell[mean] for cell in some],
+                [rows.index(cell["row"]) + shift for cell in some],
+                xerr=[cell[error] or 0.0 for cell in some],
+                fmt=marker, color=colour, mfc=fill, ms=4, lw=1.2, label=label,
+            )  # fmt: skip
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_yticks(range(len(rows)), [""] * len(rows))
+    axis.grid(axis="y", lw=0.4, color="#DDDDDD")
+    axis.set_axisbelow(True)
+    _open(axis)
 
 
 def improvement(rows: Sequence[Mapping[str, Any]], baseline: str, path: Path) -> Path:

@@ -92,7 +92,7 @@ def grids(
         axis = figure.add_subplot(1, len(panels), i + 1)
         down, rows, across, columns = labels[title]
         axis.imshow(values, cmap=SHADES, vmin=0, vmax=1, origin="lower")
-        _numbers(axis, values, 1)
+        _numbers(axis, values, 1, "{:.2f}")
         _ticks(axis, list(map(str, columns)), list(map(str, rows)), turn=0)
         axis.set_xlabel(across)
         axis.set_ylabel(down)

@@ -296,7 +296,9 @@ class Table:
             notes.append(f"{LEAK_MARK} Leaks: the selection uses {labels}, without which these learn.")
         incomplete = [name for name in self.algorithms if own_rule(self.names[name]) is None]
         if incomplete:
-            who = "all rows" if incomplete == [*self.algorithms] else ", ".join(incomplete)
+            complete = [name for name in self.algorithms if name not in incomplete]
+            others = f"all rows but {', '.join(complete)}" if complete else "all rows"
+            who = ", ".join(incomplete) if len(incomplete) <= len(complete) else others
             notes.append(f"Registered without a selection of their own, which DomainBed asks for: {who}.")
         return [*notes, *self._comparisons()]
 
