@@ -189,7 +189,9 @@ def test_a_table_with_no_number_at_all_can_be_printed():
 def test_unequal_intervals_are_named():
     jobs = full_sweep()
     jobs[0].description["recipe"] = {**jobs[0].description["recipe"], "evaluate_every": 5}
-    assert "every 5 and 10 steps" in " ".join(as_text(table_of(jobs)).split())
+    assert "every 5 steps or every 10 steps, so" in " ".join(as_text(table_of(jobs)).split())
+    jobs[0].description["recipe"] |= {"evaluate_every": 10, "evaluate_first": True}
+    assert "every 10 steps or every 10 steps and after the first, so" in " ".join(as_text(table_of(jobs)).split())
 
 
 def test_a_domain_may_be_called_avg():

@@ -11,7 +11,7 @@ import numpy as np
 from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import StoreError
-from shiftbed.selection import SELECTIONS
+from shiftbed.selection import SELECTIONS, cadence
 from shiftbed.tables import AVERAGE, Table
 from shiftbed.tables.grids import Entry, Grid
 from shiftbed.tables.missing import MissingJob, named_jobs
@@ -68,11 +68,11 @@ def _cut(subject: Subject) -> list[str]:
     found = []
     for task in subject.tasks:
         counts = (task.steps >= 0).sum(axis=1)
-        usual: dict[int, int] = defaultdict(int)
+        usual: dict[tuple[int, bool], int] = defaultdict(int)
         for about, count in zip(task.abouts, counts, strict=True):
-            usual[about["recipe"]["evaluate_every"]] = max(usual[about["recipe"]["evaluate_every"]], int(count))
+            usual[cadence(about)] = max(usual[cadence(about)], int(count))
         for about, status, count in zip(task.abouts, task.statuses, counts, strict=True):
-            if status == "done" and count < usual[about["recipe"]["evaluate_every"]]:
+            if status == "done" and count < usual[cadence(about)]:
                 found.append(about["id"])
     return found
 

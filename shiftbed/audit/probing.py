@@ -58,7 +58,7 @@ def records(trainer: Trainer) -> list[dict[str, Any]]:
     with one_thread():
         while trainer.step < recipe.steps:
             trainer.advance()
-            if trainer.step % recipe.evaluate_every == 0 or trainer.step == recipe.steps:
+            if recipe.is_due(trainer.step):
                 row = trainer.evaluate()
                 if trainer.diverged_at() is not None:
                     break

@@ -372,6 +372,6 @@ def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, i
         while trainer.step < step:
             trainer.advance()
             on_step(trainer.step, step)
-            if trainer.step % job.recipe.evaluate_every == 0 and trainer.step < step:
+            if job.recipe.is_due(trainer.step) and trainer.step < step:
                 trainer.evaluate()
     return trainer

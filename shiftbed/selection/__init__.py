@@ -1,10 +1,11 @@
 """Model selection: pure rules that pick a job and a step from records."""
 
 from shiftbed.selection.evidence import Companions, Evidence, cross_validating
-from shiftbed.selection.records import Cell, Column, JobRecords, TaskRecords, Variant, tasks_of
+from shiftbed.selection.records import CADENCE, Cell, Column, JobRecords, TaskRecords, Variant, cadence, tasks_of
 from shiftbed.selection.rules import SELECTIONS, Choice, Selection, own_rule
 
 __all__ = [
+    "CADENCE",
     "SELECTIONS",
     "Cell",
     "Choice",
@@ -15,6 +16,7 @@ __all__ = [
     "Selection",
     "TaskRecords",
     "Variant",
+    "cadence",
     "cross_validating",
     "own_rule",
     "tasks_of",

@@ -14,6 +14,12 @@ import numpy as np
 from shiftbed.hashing import canonical
 
 NO_STEP = -1
+CADENCE = ("evaluate_every", "evaluate_first")  # fields of a recipe that are in no id: looking changes no result
+
+
+def cadence(about: dict[str, Any]) -> tuple[int, bool]:
+    """When a job was evaluated: every so many steps, and whether after the first one too."""
+    return about["recipe"]["evaluate_every"], about["recipe"].get("evaluate_first", False)
 
 
 class Column(NamedTuple):

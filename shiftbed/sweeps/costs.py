@@ -1,6 +1,5 @@
 """What jobs cost: seconds measured with a few steps, or taken from finished jobs; and what their records weigh."""
 
-import math
 import statistics
 import time
 from collections import defaultdict
@@ -44,8 +43,8 @@ class Cost:
     def __call__(self, job: Job) -> float:
         """The seconds of a job."""
         batch = float(job.hparams.get("batch_size", 0))
-        evaluations = math.ceil(job.recipe.steps / job.recipe.evaluate_every)
-        return self.once + evaluations * self.evaluation + job.recipe.steps * (self.step + batch * self.example)
+        recipe = job.recipe
+        return self.once + recipe.evaluations * self.evaluation + recipe.steps * (self.step + batch * self.example)
 
 
 def kinds(jobs: Iterable[Job]) -> dict[Kind, list[Job]]:
@@ -132,6 +131,6 @@ def disk_bytes(jobs: Iterable[Job]) -> int:
     for (dataset, _), some in kinds(jobs).items():
         known, recipe = card(dataset), some[0].recipe
         # One split of every training domain, in the records and in the result, and two of a test domain.
-        splits = math.ceil(recipe.steps / recipe.evaluate_every) * 2 * len(known.domains)
+        splits = recipe.evaluations * 2 * len(known.domains)
         total += len(some) * (OTHER_BYTES + splits * (SPLIT_BYTES + CLASS_BYTES * len(known.classes)))
     return total

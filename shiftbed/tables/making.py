@@ -14,6 +14,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.registry import listed, one_of
 from shiftbed.selection import (
+    CADENCE,
     SELECTIONS,
     Choice,
     Column,
@@ -22,6 +23,7 @@ from shiftbed.selection import (
     Selection,
     TaskRecords,
     Variant,
+    cadence,
     tasks_of,
 )
 from shiftbed.sweeps.blind import refuse_sealed
@@ -131,7 +133,7 @@ def _told_apart(tables: Sequence[Table]) -> list[Table]:
 
 def _facts(about: dict[str, Any]) -> dict[str, Any]:
     """The fields of a recipe and of a kind of task that make another setting, but for those that titles say."""
-    said = ("name", "steps", "summary", "evaluate_every", "paper", "kind", "test", "domains", "adapt")
+    said = ("name", "steps", "summary", *CADENCE, "paper", "kind", "test", "domains", "adapt")
     return {name: value for name, value in {**about["recipe"], **about["task"]}.items() if name not in said}
 
 
@@ -183,7 +185,7 @@ class Setting:
                 if cell.trial == 0 or not self.design.two_stages:  # where the others repeat the first trial's choice
                     sizes[self.variants[cell.variant]].append(rows.stop - rows.start)
         self.draws = {label: (min(counts), max(counts)) for label, counts in sorted(sizes.items())}
-        self.intervals = sorted({about["recipe"]["evaluate_every"] for task in tasks for about in task.abouts})
+        self.cadences = sorted({cadence(about) for task in tasks for about in task.abouts})
 
     def tables(self, selections: Sequence[Selection]) -> list[Table]:
         """The table of each selection."""
@@ -215,7 +217,7 @@ class Setting:
             names=self.names,
             draws=self.draws,
             design=self.design,
-            intervals=tuple(self.intervals),
+            cadences=tuple(self.cadences),
             missing=tuple(sorted(self.missing)),
             needed=tuple(sorted(needed)),
             lacking=tuple(sorted(set.intersection(*lacks), key=str)) if lacks else (),

@@ -96,7 +96,7 @@ class Table:
         names: Per row the registry name of its algorithm.
         draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest.
         design: How hyperparameters were searched.
-        intervals: The evaluation intervals of its jobs.
+        cadences: When its jobs were evaluated: every so many steps, and whether after the first one too.
         missing: The jobs that were planned and have not finished.
         needed: Other jobs that the selection needs: those that test two domains, or winners trained again.
         lacking: The columns that the selection reads and no job of the setting has.
@@ -113,7 +113,7 @@ class Table:
     names: dict[str, str]
     draws: dict[str, tuple[int, int]]
     design: Design
-    intervals: tuple[int, ...]
+    cadences: tuple[tuple[int, bool], ...]
     missing: tuple[MissingJob, ...] = ()
     needed: tuple[MissingJob, ...] = ()
     lacking: tuple[RecordColumn, ...] = ()
@@ -321,9 +321,9 @@ class Table:
                 f"{name} {low}" + (f" to {high}" if low != high else "") for name, (low, high) in self.draws.items()
             )
             yield f"Not yet fair: the cells were chosen from unequal numbers of draws ({each})."
-        if len(self.intervals) > 1:
-            every = " and ".join(str(interval) for interval in self.intervals)
-            yield f"Not quite fair: jobs were evaluated every {every} steps, so some had more chances."
+        if len(self.cadences) > 1:
+            cadences = [f"every {every} steps{' and after the first' if first else ''}" for every, first in self.cadences]
+            yield f"Not quite fair: jobs were evaluated {' or '.join(cadences)}, so some had more chances."
 
     def unfinished(self) -> list[tuple[str, str | None]]:
         """What is missing, in words, with the command that runs it where it is known."""

@@ -1,5 +1,6 @@
 """Recipes: how one model is trained, as data files beside this module."""
 
+import math
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -34,6 +35,7 @@ class Recipe(BaseModel):
         network: The featurizer's name.
         steps: Updates in all.
         evaluate_every: Updates between two evaluations; the last step is always evaluated.
+        evaluate_first: Evaluate after the first update too, as DomainBed does; algorithms learn nothing from that.
         holdout: The share of every domain that is held out.
         sampling: How a domain's stream draws its examples.
         image_size: The side to which larger images are reduced, or None.
@@ -58,6 +60,7 @@ class Recipe(BaseModel):
     network: str
     steps: int = Field(gt=0)
     evaluate_every: int = Field(gt=0)
+    evaluate_first: bool = False
     holdout: float = Field(gt=0, lt=1)
     sampling: Sampling = "with-replacement"
     image_size: int | None = None
@@ -72,6 +75,20 @@ class Recipe(BaseModel):
     precision: Precision = "float32"
     space: str = DEFAULT_SPACE
     fixed: dict[str, Value] = {}
+
+    def is_due(self, step: int) -> bool:
+        """Whether the model is evaluated after so many updates, be it only because they are the first."""
+        return self.is_regular(step) or (self.evaluate_first and step == 1)
+
+    def is_regular(self, step: int) -> bool:
+        """Whether an algorithm may learn from the evaluation after so many updates."""
+        return step % self.evaluate_every == 0 or step == self.steps
+
+    @property
+    def evaluations(self) -> int:
+        """How often a model is evaluated."""
+        extra = self.evaluate_first and not self.is_regular(1)
+        return math.ceil(self.steps / self.evaluate_every) + extra
 
     def arithmetic(self) -> dict[str, Any]:
         """The fields that touch arithmetic and are not in a job's splits or hyperparameters already.

@@ -184,7 +184,7 @@ class Trainer:
         self.algorithm.eval()
         reseed(self.job.id, self.step, "evaluation")
         with numerics(self.job.recipe.precision, self.runtime):
-            if has_hook(type(self.algorithm), "evaluated"):
+            if has_hook(type(self.algorithm), "evaluated") and self.job.recipe.is_regular(self.step):
                 trained = set(self.job.task.train_domains)
                 validation = [s for s in self.job.task.of_role("validation") if s.domain in trained]
                 results = self._evaluate_splits(validation, self.algorithm.current)

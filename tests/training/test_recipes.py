@@ -49,6 +49,22 @@ def test_steps_and_evaluations_are_those_of_the_papers(name, dataset, steps, eve
     assert (how.steps, how.evaluate_every) == (steps, every)
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, 6, 7, 20])
+@pytest.mark.parametrize("first", [False, True])
+def test_evaluations_are_counted_as_they_come(every, first):
+    how = recipe("quick", "ColoredDigits", steps=7, evaluate_every=every, evaluate_first=first)
+    due = [step for step in range(1, 8) if how.is_due(step)]
+    assert how.evaluations == len(due) and due[-1] == 7 and (1 in due) == (first or every == 1)
+
+
+def test_who_trains_by_domainbed_s_loop_evaluates_after_the_first_update():
+    looking = {name for name in recipe_names() if recipe(name, "PACS").evaluate_first}
+    assert looking == {
+        *("domainbed", "domainbed-head", "ood-bench", "cifar-10-w"),
+        *("domainbed-v2", "domainbed-v2-vit", "domainbed-v2-supervised", "domainbed-v2-scratch"),
+    }
+
+
 def test_spawrious_is_not_cropped_by_domainbed_s_repository():
     cropped, whole = (recipe("domainbed-head", name).augmentation for name in ("PACS", "SpawriousO2O_easy"))
     assert cropped.scale == (0.7, 1.0) and whole == cropped.model_copy(update={"scale": None})

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import timm
@@ -42,6 +43,29 @@ def test_records_are_taken_after_every_interval_and_the_last_step_and_not_before
     job = tiny_job("ERM", steps=5, every=2)
     run_job(job, local)
     assert [row["step"] for row in finished(local, job)["records"]] == [2, 4, 5]
+
+
+def looking_first(job):
+    return replace(job, recipe=job.recipe.model_copy(update={"evaluate_first": True}))
+
+
+@pytest.mark.parametrize("algorithm", ["Mixup", "SWAD", "MMLD"])
+def test_a_look_after_the_first_update_changes_no_other_number_and_teaches_nothing(algorithm, local, tmp_path):
+    usual = tiny_job(algorithm, steps=8, every=3)
+    looking, other = looking_first(usual), LocalStore(tmp_path / "other")
+    assert looking.id == usual.id and looking.setting == usual.setting
+    run_job(usual, local, keep="final")
+    run_job(looking, other, keep="final")
+    first, *later = finished(other, looking)["records"]
+    assert first["step"] == 1 and later == finished(local, usual)["records"]
+    assert local.get(JobFiles(usual.id).weights) == other.get(JobFiles(usual.id).weights)
+
+
+def test_whoever_comes_first_says_whether_the_first_update_is_looked_at(local):
+    job, made = looking_first(tiny_job("ERM", steps=4)), []
+    run_job(job, local, should_stop=lambda: bool(made), on_step=lambda step, _: made.append(step))
+    run_job(tiny_job("ERM", steps=4), local)
+    assert [row["step"] for row in finished(local, job)["records"]] == [1, 2, 4]
 
 
 def test_records_hold_every_split_but_those_trained_on(local):
