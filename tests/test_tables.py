@@ -485,6 +485,20 @@ def test_missing_pairs_are_named_with_the_protocol_that_runs_them():
     assert table.why_empty("ERM", AVERAGE).startswith("not run: ")
 
 
+def test_draws_that_lack_a_pair_are_not_counted_and_their_row_has_no_average():
+    jobs = full_sweep()
+    pairs = pairs_of(jobs, lambda job: 0.5)
+    lost = next(job for job in pairs if job.description["algorithm"] == "ERM" and job.description["draw"] == 1)
+    (table,) = make_tables([*jobs, *(job for job in pairs if job is not lost)], [SELECTIONS["domain-cross-validation"]])
+    assert table.draws == {"ERM": (1, 2), "CORAL": (2, 2)}
+    assert "unequal numbers of draws (CORAL 2, ERM 1 to 2)" in " ".join(as_text(table).split())
+    assert table.estimate("ERM", AVERAGE) is not None
+    whole = table.whole_rows()
+    assert whole.estimate("ERM", AVERAGE) is None and whole.estimate("CORAL", AVERAGE) is not None
+    (other,) = make_tables([*jobs, *pairs[:-1]], [SELECTIONS["training-domain-validation"]])
+    assert other.draws == {"ERM": (2, 2), "CORAL": (2, 2)} and not other.whole_rows().unaveraged
+
+
 def test_leaks_and_incomplete_algorithms_are_marked():
     text = as_text(table_of(full_sweep(), "worst-domain-validation"))
     assert "ERM ‡" in text and "CORAL ‡" not in text and "‡ Leaks: the selection uses domain labels" in text

@@ -179,12 +179,6 @@ class Setting:
 
         self.columns = sorted(columns, key=lambda column: (place(column[1]), [place(name) for name in column[0]]))
         self.design = DESIGNS[planned_designs(asked).get(self.about["setting"], REDRAW)]
-        sizes: dict[str, list[int]] = defaultdict(list)
-        for task in tasks:
-            for cell, rows in task.cells.items():
-                if cell.trial == 0 or not self.design.two_stages:  # where the others repeat the first trial's choice
-                    sizes[self.variants[cell.variant]].append(rows.stop - rows.start)
-        self.draws = {label: (min(counts), max(counts)) for label, counts in sorted(sizes.items())}
         self.cadences = sorted({cadence(about) for task in tasks for about in task.abouts})
 
     def tables(self, selections: Sequence[Selection]) -> list[Table]:
@@ -215,7 +209,7 @@ class Setting:
             columns=tuple(self.columns),
             chosen=chosen,
             names=self.names,
-            draws=self.draws,
+            draws=self._draws(needed),
             design=self.design,
             cadences=tuple(self.cadences),
             missing=tuple(sorted(self.missing)),
@@ -224,6 +218,19 @@ class Setting:
             se=self.se,
             folder=self.folder,
         )
+
+    def _draws(self, needed: Iterable[MissingJob]) -> dict[str, tuple[int, int]]:
+        """Of each row the fewest and the most draws that a cell was chosen from: of those that lack no other job."""
+        sizes: dict[str, list[int]] = defaultdict(list)
+        for task in self.tasks:
+            waiting = {job[:1] + job[2:] for job in needed if set(task.tested) <= set(job.tested)}
+            for cell, rows in task.cells.items():
+                if cell.trial == 0 or not self.design.two_stages:  # where the others repeat the first trial's choice
+                    asks = [
+                        (cell.variant.algorithm, cell.trial, draw, cell.variant.by_hand) for _, draw in task.keys[rows]
+                    ]
+                    sizes[self.variants[cell.variant]].append(sum(ask not in waiting for ask in asks))
+        return {label: (min(counts), max(counts)) for label, counts in sorted(sizes.items())}
 
     def _winners(self, task: TaskRecords, selection: Selection) -> dict[Variant, Choice]:
         """What a rule chooses in the first trial, the one that searches."""

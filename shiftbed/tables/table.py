@@ -94,7 +94,8 @@ class Table:
         columns: The test domains, each with those it is tested together with.
         chosen: Per algorithm, tested domains and trial, what the selection picked.
         names: Per row the registry name of its algorithm.
-        draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest.
+        draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest; a draw that lacks a job
+            which the selection needs beside it is none of them.
         design: How hyperparameters were searched.
         cadences: When its jobs were evaluated: every so many steps, and whether after the first one too.
         missing: The jobs that were planned and have not finished.
@@ -123,11 +124,11 @@ class Table:
     apart: Mapping[str, Any] = field(default_factory=dict)
 
     def whole_rows(self) -> "Table":
-        """The same without averages of the rows that lack jobs of a trial that was begun.
+        """The same without averages of the rows that lack jobs of a trial that was begun, or jobs beside these.
 
         That a cell was chosen from fewer draws than others can be said beside it; an average is cited without that.
         """
-        lacking = {(job.algorithm, job.trial) for job in self.missing}
+        lacking = {(job.algorithm, job.trial) for job in (*self.missing, *self.needed)}
         begun = {(name, trial) for name, cells in self.chosen.items() for trials in cells.values() for trial in trials}
         return replace(
             self, unaveraged=frozenset(name for name, trial in begun if (self.names[name], trial) in lacking)
@@ -322,7 +323,9 @@ class Table:
             )
             yield f"Not yet fair: the cells were chosen from unequal numbers of draws ({each})."
         if len(self.cadences) > 1:
-            cadences = [f"every {every} steps{' and after the first' if first else ''}" for every, first in self.cadences]
+            cadences = [
+                f"every {every} steps{' and after the first' if first else ''}" for every, first in self.cadences
+            ]
             yield f"Not quite fair: jobs were evaluated {' or '.join(cadences)}, so some had more chances."
 
     def unfinished(self) -> list[tuple[str, str | None]]:
