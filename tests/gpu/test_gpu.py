@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,3 +163,14 @@ def test_interrupted_it_ends_with_the_same_bytes(name, steps, tmp_path):
     for key in (files.records, files.weights, files.done):
         hashes = [hashlib.sha256((tmp_path / where / key).read_bytes()).hexdigest() for where in ("whole", "broken")]
         assert hashes[0] == hashes[1], key
+
+
+@pytest.mark.parametrize("name", ["IRM", "Mixup", "SWAD"])
+def test_a_look_after_the_first_update_changes_no_other_number(name, tmp_path):
+    usual, files = job(name), []
+    looking = replace(usual, recipe=usual.recipe.model_copy(update={"evaluate_first": True}))
+    for one in (usual, looking):
+        store = LocalStore(tmp_path / str(one.recipe.evaluate_first))
+        run_job(one, store, keep="final", runtime=Runtime("cuda", deterministic=True))
+        files.append(store.get(JobFiles(one.id).weights))
+    assert files[0] == files[1]
