@@ -17,6 +17,7 @@ from shiftbed.data import DATASETS, card
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError
 from shiftbed.protocols import LeaveOut
+from shiftbed.report import show
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe as find_recipe
@@ -106,6 +107,38 @@ def test_lists_fit_eighty_columns_and_end_with_the_next_command(shiftbed, comman
     assert "\nNext: shiftbed " in out
 
 
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        (("datasets", "PACS"), ["photo 1,670", "&confirm=t"]),
+        (("algorithms", "IRM"), ["Departures from the paper", "domain labels", "irm_lambda", "100.0; 10^U(-1, 5)"]),
+        (("algorithms", "swad(coral)"), ["SWAD(CORAL)", "last-step", "swad_n_converge", "mmd_gamma"]),
+        (("recipes", "domainbed"), ["resnet50", "frozen-statistics", "evaluate first", "4,000"]),
+        (("recipes", "domainbed", "--dataset=coloredmnist"), ["mnist-convnet", "10,000"]),
+        (("benchmarks", "ood-bench-correlation"), ["ERDG", "oracle, ood-validation", "960"]),
+    ],
+)
+def test_one_of_a_list_is_shown_whole_in_eighty_columns(shiftbed, words, known):
+    code, out, _ = shiftbed(*words)
+    assert code == 0 and "…" not in out and "\nNext: shiftbed " in out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert all(word in out for word in known)
+    rows = json.loads(shiftbed(*words, "--json").out)
+    assert [row["name"].lower() for row in rows] == [words[1].lower()]
+
+
+@pytest.mark.parametrize("command", ["datasets", "algorithms", "recipes", "benchmarks"])
+def test_one_that_is_not_in_a_list_is_one_sentence(shiftbed, command):
+    code, _, err = shiftbed(command, "nothing-like-it")
+    assert code and err.startswith("shiftbed: There is no ") and "Traceback" not in err
+
+
+def test_every_entry_of_every_list_can_be_shown():
+    tables = [show.algorithm_card(name) for name in ALGORITHMS]
+    tables += [show.recipe_card(name, dataset) for name in recipe_names() for dataset in ("", "ColoredMNIST", "PACS")]
+    assert all(table.row_count > 5 for table in tables)
+
+
 def test_weights_that_were_not_kept_can_be_made_by_the_next_command(shiftbed):
     train = ("train", "ColoredDigits", "ERM", "--test=-90%", "--steps=1", "--out=run")
     assert "Next: shiftbed best run" in shiftbed(*train, "--keep=none").out
@@ -118,7 +151,7 @@ def test_recipes_are_listed_by_names_that_can_be_copied(shiftbed):
     for name in recipe_names():
         assert f" {name} " in out
     assert "…" not in out
-    assert "Next: shiftbed train EmojiStyles ERM --test noto --recipe quick" in out, "one that runs here, in seconds"
+    assert "shiftbed train EmojiStyles ERM --test noto --recipe quick" in out, "one that runs here, in seconds"
 
 
 def test_lists_for_machines(shiftbed):

@@ -43,14 +43,31 @@ UNITS = {"sweep": "job", "shift": "measurement", "accuracy": "prediction"}
 
 
 @app.command()
-def benchmarks(as_json: AsJson = False) -> None:
-    """Shows the benchmarks there are.
+def benchmarks(
+    name: Annotated[str | None, typer.Argument(help="Show all of this benchmark.")] = None, as_json: AsJson = False
+) -> None:
+    """Shows the benchmarks there are, or all of one.
 
     A file of your own has the same form: `shiftbed benchmark --file mine.yaml`.
     """
     from shiftbed.benchmarks import benchmark_names, find, job_count
+    from shiftbed.report.show import facts_table
 
-    found = [(one, sum(job_count(part) for part in one.parts)) for one in map(find, benchmark_names())]
+    if name and not as_json:
+        one = find(name)
+        paper = one.paper or None
+        facts = {"name": one.name, "version": one.version, "what": one.summary, "paper": paper, "notes": one.notes}
+        facts["algorithms"] = one.algorithms
+        facts["selections"] = list(
+            dict.fromkeys(rule for part in one.parts for rule in getattr(part, "selections", ()))
+        )
+        console.print(facts_table({key: value for key, value in facts.items() if value}))
+        console.print(_parts_table(one, {part.name: job_count(part) for part in one.parts}))
+        next_command(f"shiftbed benchmark {one.name} --dry-run")
+        return
+    found = [
+        (one, sum(job_count(part) for part in one.parts)) for one in map(find, [name] if name else benchmark_names())
+    ]
     if as_json:
         rows = [{**one.model_dump(exclude={"parts"}), "datasets": one.datasets, "jobs": jobs} for one, jobs in found]
         print(json.dumps(rows))
@@ -62,7 +79,7 @@ def benchmarks(as_json: AsJson = False) -> None:
         unit = "" if one.kind == "sweep" else f" {UNITS[one.kind]}s"
         table.add_row(one.name, f"{one.summary} ({one.paper})" if one.paper else one.summary, f"{jobs:,}{unit}")
     console.print(table)
-    next_command("shiftbed benchmark builtin --dry-run", "shiftbed benchmark domainbed --datasets PACS --dry-run")
+    next_command("shiftbed benchmarks builtin", "shiftbed benchmark domainbed --datasets PACS --dry-run")
 
 
 @app.command()
@@ -174,15 +191,20 @@ def _plan(asked: "Benchmark", out: Path, precision: "Arithmetic | None", device:
         parts = [{**part.model_dump(), "jobs": counts[part.name]} for part in asked.parts]
         print(json.dumps({"benchmark": asked.name, "kind": asked.kind, "jobs": total, "done": done, "parts": parts}))
         return
-    unit = UNITS[asked.kind]
-    table = RichTable("part", "dataset", "how", f"{unit}s")
+    console.print(_parts_table(asked, counts))
+    for note in asked.notes:
+        say(note)
+    print(f"{plural(total, UNITS[asked.kind])}, {done} of them done already.{unknown}")
+
+
+def _parts_table(asked: "Benchmark", counts: dict[str, int]) -> RichTable:
+    """One row a part: its dataset, how it is run, and how many jobs that are."""
+    table = RichTable("part", "dataset", "how", f"{UNITS[asked.kind]}s")
+    table.columns[0].overflow = table.columns[1].overflow = "fold"
     table.columns[3].justify = "right"
     for one in asked.parts:
         table.add_row(one.name, one.dataset, "\n".join(_how(one)), f"{counts[one.name]:,}")
-    console.print(table)
-    for note in asked.notes:
-        say(note)
-    print(f"{plural(total, unit)}, {done} of them done already.{unknown}")
+    return table
 
 
 def _how(part: "Part") -> list[str]:

@@ -105,39 +105,58 @@ def prepare(
 
 
 @app.command()
-def algorithms(code: Code = None, as_json: AsJson = False) -> None:
-    """The algorithms there are, with their own hyperparameters."""
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="Show all of this algorithm.")] = None,
+    code: Code = None,
+    as_json: AsJson = False,
+) -> None:
+    """The algorithms there are, with their own hyperparameters, or all that is known of one."""
     from shiftbed.algorithms import ALGORITHMS
     from shiftbed.report import show
 
     load_classes(code)
     if as_json:
-        entries = {name: ALGORITHMS[name] for name in ALGORITHMS}
+        entries = {one: ALGORITHMS[one] for one in ([ALGORITHMS.canonical_name(name)] if name else ALGORITHMS)}
         rows = [
             {"name": name, "paper": e.paper, "needs": e.needs, "selection": e.selection, "hparams": list(e.space())}
             for name, e in entries.items()
         ]
         print(json.dumps(rows))
-        return
-    console.print(show.algorithm_table())
-    next_command("shiftbed train EmojiStyles ERM --test noto")
+    elif name:
+        console.print(show.algorithm_card(name))
+        which = word(ALGORITHMS.canonical_name(name)) + "".join(f" --code {word(str(path))}" for path in code or [])
+        next_command(f"shiftbed hparams {which}", f"shiftbed train EmojiStyles {which} --test noto")
+    else:
+        console.print(show.algorithm_table())
+        next_command("shiftbed algorithms ERM", "shiftbed train EmojiStyles ERM --test noto")
 
 
 @app.command()
-def recipes(as_json: AsJson = False) -> None:
-    """The recipes there are: how models are trained."""
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show all of this recipe.")] = None,
+    dataset: Annotated[str, typer.Option(help="As it is for this dataset; else for large images.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """The recipes there are, which say how models are trained, or all of one."""
+    from shiftbed.data import card
+    from shiftbed.report import show
     from shiftbed.training.recipes import recipe, recipe_names
 
+    known = card(dataset).name if dataset else ""
     if as_json:
-        print(json.dumps([recipe(name, "").model_dump() for name in recipe_names()]))
+        print(json.dumps([recipe(one, known).model_dump() for one in ([name] if name else recipe_names())]))
+        return
+    if name:
+        console.print(show.recipe_card(name, known))
+        where = known or "EmojiStyles"
+        next_command(f"shiftbed train {word(where)} ERM --test {word(next(iter(card(where).domains)))} --recipe {name}")
         return
     table = RichTable("recipe", "network", "steps", "what it is for")
-    table.columns[0].no_wrap = True
-    for name in recipe_names():
-        one = recipe(name, "")
-        table.add_row(name, one.network, str(one.steps), one.summary)
+    table.columns[0].no_wrap, table.columns[1].overflow, table.columns[2].justify = True, "fold", "right"
+    for one in (recipe(each, known) for each in recipe_names()):
+        table.add_row(one.name, one.network, f"{one.steps:,}", one.summary)
     console.print(table)
-    next_command("shiftbed train EmojiStyles ERM --test noto --recipe quick")
+    next_command("shiftbed recipes quick", "shiftbed train EmojiStyles ERM --test noto --recipe quick")
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """What commands show in the terminal, as tables."""
 
+import inspect
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -18,14 +19,61 @@ Kind = tuple[str, str]  # dataset and algorithm
 STATES = ("done", "diverged", "running", "failed", "left")
 
 
+def facts_table(facts: Mapping[str, Any]) -> Table:
+    """What is known of one thing, a row a fact."""
+    table = Table("", "", show_header=False)
+    table.columns[0].no_wrap, table.columns[1].overflow = True, "fold"
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), escape(_in_words(value)))
+    return table
+
+
+def _in_words(value: Any) -> str:
+    """A value as a person writes it: lists by commas, tables as names with values."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {one if isinstance(one, list) else _in_words(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_in_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def card_table(card: Card) -> Table:
     """All that a card says."""
-    table = Table(show_header=False)
-    for field, value in card.model_dump(exclude_defaults=True).items():
-        shown = [f"{key} {count:,}" for key, count in value.items()] if field == "domains" else value
-        listed = ", ".join(map(str, shown)) if isinstance(shown, list | tuple) else str(shown)
-        table.add_row(field.replace("_", " "), escape(listed))
+    return facts_table(card.model_dump(exclude_defaults=True))
+
+
+def algorithm_card(name: str) -> Table:
+    """All that is registered of an algorithm, and its own hyperparameters."""
+    from shiftbed.algorithms import ALGORITHMS  # imports torch, which other tables do without
+
+    entry = ALGORITHMS[name]
+    about = inspect.cleandoc(entry.cls.__doc__ or "").split("\n\nAttributes:")[0]
+    facts = {
+        "name": ALGORITHMS.canonical_name(name),
+        "what it does": "\n\n".join(" ".join(part.split()) for part in about.split("\n\n")),
+        "paper": entry.paper or None,
+        "needs": entry.needs or None,
+        "own selection": entry.selection,
+        "revision": entry.revision,
+    }
+    table = facts_table(facts)
+    table.add_section()
+    for key, prior in entry.space().items():
+        table.add_row(key, escape(f"{prior.default!r}; {prior.text}"))
     return table
+
+
+def recipe_card(name: str, dataset: str) -> Table:
+    """All that a recipe says of a dataset, or of large images."""
+    from shiftbed.training.recipes import recipe
+
+    found = recipe(name, dataset)
+    facts = found.model_dump(exclude={"augmentation"}) | {
+        "augmentation": found.augmentation.model_dump(mode="json", exclude_defaults=True) or None
+    }
+    return facts_table({key: value for key, value in facts.items() if value != {} and value != ""})
 
 
 def dataset_table(cards: Iterable[Card]) -> Table:
