@@ -12,6 +12,7 @@ from PIL import Image
 from shiftbed import cli, load
 from shiftbed.algorithms import ALGORITHMS, load_code
 from shiftbed.cli.notes import best_command
+from shiftbed.cli.overview import SECTIONS
 from shiftbed.cli.shared import say
 from shiftbed.data import DATASETS, card
 from shiftbed.data import load as load_dataset
@@ -97,6 +98,17 @@ def test_debug_shows_the_traceback(shiftbed):
 
     with pytest.raises(UnknownNameError):
         shiftbed("look", "nothing", "--debug")
+
+
+def test_the_help_tells_every_command_once_with_its_whole_first_sentence(shiftbed, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = shiftbed("--help")
+    listed = [name for names in SECTIONS.values() for name in names]
+    registered = [command.name or command.callback.__name__ for command in cli.app.registered_commands]
+    assert code == 0 and sorted(listed) == sorted(registered)
+    assert max(map(len, out.splitlines())) <= 80
+    assert "How well accuracy is predicted: every method on every model and domain" in " ".join(out.split())
+    assert out.index(" demo ") < out.index(" prepare ") < out.index(" sweep ") < out.index(" report ")
 
 
 @pytest.mark.parametrize("command", ["datasets", "algorithms", "recipes"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from shiftbed.cli.overview import Commands
 from shiftbed.errors import HparamError, ShiftbedError
 from shiftbed.registry import one_of as one_of  # commands take it from here
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from shiftbed.hparams import Value
 
 app = typer.Typer(
+    cls=Commands,
     help="A testbed for machine learning under distribution shift.",
     no_args_is_help=True,
     add_completion=False,
