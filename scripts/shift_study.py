@@ -295,7 +295,7 @@ def _table_3(found: dict[str, dict[str, list[float]]]) -> list[str]:
 
 
 def _figure_4() -> list[str]:
-    """The heat maps, and how far they are from the exact values."""
+    """The heat maps, which scripts/results.py draws, and how far they are from the exact values."""
     exact: dict[str, Callable[[float, float], float]] = {
         "a": lambda train, test: coloured_correlation(test, train),
         "b": lambda train, test: blue_shifts(0.9, (train, test), 0.1)[0],
@@ -309,8 +309,6 @@ def _figure_4() -> list[str]:
             _, trains, _, tests = read["labels"]
             errors = np.array(read["values"]) - [[truth(train, test) for test in tests] for train in trains]
             lines += [
-                f"![{read['title']}](results/{FIGURE_4.name}/{file.stem}.png)",
-                "",
                 f"{read['title']}: off the exact values by {np.abs(errors).mean():.3f} in the mean and "
                 f"{np.abs(errors).max():.3f} at most.",
                 "",
@@ -320,6 +318,8 @@ def _figure_4() -> list[str]:
         "",
         "One run a cell by `ratio`: (a) correlations of the training and the test domain; (b) and (c) means of their",
         "blue shares, whose deviation is 0.1 and 0.25, with correlations 0.1 and 0.9.",
+        "",
+        f"![The heat maps](results/{FIGURE_4.name}/1-ood-benchs-figure-4.png)",
         "",
     ]
     return [*head, *lines] if lines else []
