@@ -476,6 +476,23 @@ def test_domain_cross_validation_reads_pairs_which_have_no_table_of_their_own():
     assert not table.needed
 
 
+def test_steps_that_pairs_alone_have_are_named():
+    jobs = full_sweep()
+    pairs = pairs_of(jobs, lambda job: 0.5)
+    for job in pairs:
+        job.description["recipe"] |= {"evaluate_first": True}
+        job.rows.insert(0, {**job.rows[0], "step": 1})
+    words = "every 10 steps, those that the selection reads beside them every 10 steps and after the first: only steps"
+    (table,) = make_tables([*jobs, *pairs], [SELECTIONS["domain-cross-validation"]])
+    assert words in " ".join(as_text(table).split())
+    (other,) = make_tables([*jobs, *pairs], [SELECTIONS["oracle"]])
+    assert "beside them" not in as_text(other)
+    for job in jobs:
+        job.description["recipe"] |= {"evaluate_first": True}
+    (alike,) = make_tables([*jobs, *pairs], [SELECTIONS["domain-cross-validation"]])
+    assert "beside them" not in as_text(alike)
+
+
 def test_missing_pairs_are_named_with_the_protocol_that_runs_them():
     table = table_of(full_sweep(), "domain-cross-validation")
     assert len(table.needed) == 2 * 3 * 3 * 2

@@ -33,7 +33,7 @@ from shiftbed.sweeps.records import Records, that_test
 from shiftbed.tables.estimates import StandardError
 from shiftbed.tables.grids import Grid, grid_text, render_grids, rows_csv
 from shiftbed.tables.missing import MissingJob
-from shiftbed.tables.table import Chosen, Table, Tested, as_rows, reported_columns
+from shiftbed.tables.table import Cadence, Chosen, Table, Tested, as_rows, reported_columns
 from shiftbed.training.store import LocalStore
 
 USUAL = ("training-domain-validation", "domain-cross-validation", "ood-validation", "oracle")
@@ -212,12 +212,19 @@ class Setting:
             draws=self._draws(needed),
             design=self.design,
             cadences=tuple(self.cadences),
+            beside=self._beside() if selection.needs_pairs else (),
             missing=tuple(sorted(self.missing)),
             needed=tuple(sorted(needed)),
             lacking=tuple(sorted(set.intersection(*lacks), key=str)) if lacks else (),
             se=self.se,
             folder=self.folder,
         )
+
+    def _beside(self) -> tuple[Cadence, ...]:
+        """When the jobs that test one more domain were evaluated, unless as those of the setting."""
+        pairs = (pair for task in self.tasks for pair in self.companions.pairs(task).values() if pair is not None)
+        found = sorted({cadence(about) for pair in pairs for about in pair.abouts})
+        return () if found == self.cadences else tuple(found)
 
     def _draws(self, needed: Iterable[MissingJob]) -> dict[str, tuple[int, int]]:
         """Of each row the fewest and the most draws that a cell was chosen from: of those that lack no other job."""

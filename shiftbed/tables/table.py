@@ -32,6 +32,7 @@ Tested = tuple[str, ...]  # the domains that are tested together
 Column = tuple[Tested, str]  # one of them, or OVERALL
 OVERALL = ""  # in place of a domain, where accuracy by domain is not defined
 AVERAGE: Column = ((), "")  # the column that averages all others
+Cadence = tuple[int, bool]  # when a job is evaluated: every so many steps, and whether after the first one too
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Table:
             which the selection needs beside it is none of them.
         design: How hyperparameters were searched.
         cadences: When its jobs were evaluated: every so many steps, and whether after the first one too.
+        beside: The same of the jobs that the selection reads beside them, where these are others.
         missing: The jobs that were planned and have not finished.
         needed: Other jobs that the selection needs: those that test two domains, or winners trained again.
         lacking: The columns that the selection reads and no job of the setting has.
@@ -114,7 +116,8 @@ class Table:
     names: dict[str, str]
     draws: dict[str, tuple[int, int]]
     design: Design
-    cadences: tuple[tuple[int, bool], ...]
+    cadences: tuple[Cadence, ...]
+    beside: tuple[Cadence, ...] = ()
     missing: tuple[MissingJob, ...] = ()
     needed: tuple[MissingJob, ...] = ()
     lacking: tuple[RecordColumn, ...] = ()
@@ -323,10 +326,12 @@ class Table:
             )
             yield f"Not yet fair: the cells were chosen from unequal numbers of draws ({each})."
         if len(self.cadences) > 1:
-            cadences = [
-                f"every {every} steps{' and after the first' if first else ''}" for every, first in self.cadences
-            ]
-            yield f"Not quite fair: jobs were evaluated {' or '.join(cadences)}, so some had more chances."
+            yield f"Not quite fair: jobs were evaluated {_when(self.cadences)}, so some had more chances."
+        if self.beside:
+            yield (
+                f"Jobs were evaluated {_when(self.cadences)}, those that the selection reads beside them "
+                f"{_when(self.beside)}: only steps that both have can be chosen."
+            )
 
     def unfinished(self) -> list[tuple[str, str | None]]:
         """What is missing, in words, with the command that runs it where it is known."""
@@ -378,6 +383,10 @@ class Table:
         error = "" if doubt is None else f" ±{doubt:.1f}"
         count = "" if estimate.n == usual else f" ({estimate.n})"
         return f"{estimate.mean:.1f}{mark}{error}{count}"
+
+
+def _when(cadences: Iterable[Cadence]) -> str:
+    return " or ".join(f"every {every} steps{' and after the first' if first else ''}" for every, first in cadences)
 
 
 def as_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
