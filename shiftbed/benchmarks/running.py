@@ -14,6 +14,7 @@ from shiftbed.benchmarks.spec import AccuracyPart, Benchmark, Part, ShiftPart, S
 from shiftbed.benchmarks.views import Number
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.hashing import canonical
 from shiftbed.registry import did_you_mean, listed
 from shiftbed.sweeps.designs import DESIGNS
 from shiftbed.sweeps.plan import Request, plan
@@ -314,6 +315,7 @@ def _only(table: Table, part: SweepPart, tested: Sequence[Tested]) -> Table:
         for name, cells in table.chosen.items()
         if _belongs(table, name, part)
     }
+    asked = _asked(table, part)
     return replace(
         table,
         columns=tuple(
@@ -322,13 +324,22 @@ def _only(table: Table, part: SweepPart, tested: Sequence[Tested]) -> Table:
         chosen=own,
         names={name: table.names[name] for name in own},
         draws={name: counts for name, counts in table.draws.items() if name in own},
-        missing=tuple(job for job in table.missing if job.algorithm in part.algorithms and job.tested in tested),
+        missing=tuple(job for job in table.missing if (job.algorithm, job.by_hand) in asked and job.tested in tested),
         needed=tuple(
             job
             for job in table.needed
-            if job.algorithm in part.algorithms and any(set(some) <= set(job.tested) for some in tested)
+            if (job.algorithm, job.by_hand) in asked and any(set(some) <= set(job.tested) for some in tested)
         ),
     )
+
+
+def _asked(table: Table, part: SweepPart) -> set[tuple[str, str]]:
+    """A part's algorithms, each with what the part sets by hand of its own, as a missing job names it."""
+    found = set()
+    for name, by_hand in (pair for one in plan_parts(request_of(part)) for pair in one.by_hand.items()):
+        own = {key: value for key, value in by_hand.items() if key not in table.about["overrides"]}
+        found.add((name, canonical(own).decode() if own else ""))
+    return found
 
 
 def _belongs(table: Table, row: str, part: SweepPart) -> bool:

@@ -131,10 +131,13 @@ class Table:
 
         That a cell was chosen from fewer draws than others can be said beside it; an average is cited without that.
         """
-        lacking = {(job.algorithm, job.trial) for job in (*self.missing, *self.needed)}
+        lacking = {(job.algorithm, job.by_hand, job.trial) for job in (*self.missing, *self.needed)}
         begun = {(name, trial) for name, cells in self.chosen.items() for trials in cells.values() for trial in trials}
         return replace(
-            self, unaveraged=frozenset(name for name, trial in begun if (self.names[name], trial) in lacking)
+            self,
+            unaveraged=frozenset(
+                name for name, trial in begun if (self.names[name], self.by_hand_of(name), trial) in lacking
+            ),
         )
 
     @property

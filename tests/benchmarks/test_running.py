@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,12 +13,14 @@ from typer.testing import CliRunner
 import shiftbed
 from shiftbed.accuracy.pool import Classifier
 from shiftbed.benchmarks import find, job_count, narrowed, read
+from shiftbed.benchmarks.running import _only
 from shiftbed.cli import app
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import DataError, ShiftbedError
 from shiftbed.protocols import LeaveOut
 from shiftbed.sweeps.pool import Progress
 from shiftbed.sweeps.records import finished_jobs, outcomes
+from shiftbed.tables.missing import MissingJob
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
@@ -85,6 +88,18 @@ def test_other_steps_are_said_instead_of_a_difference(folder):
     assert set(found) == {("plain", "ERM", "-90%"), ("plain", "ERM", "")}
     assert found["plain", "ERM", "-90%"]["differs"] == {"steps": "2 here, 4 in the paper"}
     assert found["plain", "ERM", "-90%"]["difference"] is None
+
+
+@pytest.mark.parametrize("by_hand", ["", '{"mmd_gamma":2.0}', '{"mmd_gamma":3.0}'])
+def test_a_part_lacks_its_own_jobs_and_not_those_with_other_values_set_by_hand(folder, by_hand):
+    tables = shiftbed.read_tables(folder / "out", ["oracle"])
+    table = next(one for one in tables if "CORAL (mmd_gamma = 2.0)" in one.names)
+    part = read(folder / "mine.yaml").parts[1]
+    lost = MissingJob("CORAL", ("-90%",), 0, 1, by_hand)
+    shown = _only(replace(table, missing=(lost,)), part, [("-90%",)]).whole_rows()
+    own = (lost,) if "2.0" in by_hand else ()
+    assert (shown.missing, set(shown.unaveraged)) == (own, {"CORAL (mmd_gamma = 2.0)"} if own else set())
+    assert set(replace(table, missing=(lost,)).whole_rows().unaveraged) == set(shown.unaveraged)
 
 
 def cli(*words):
