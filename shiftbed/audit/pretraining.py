@@ -203,6 +203,8 @@ def grid(results: Results, weights: str) -> Grid:
             data += [{**labels, "measure": name, "test": domain, "value": value} for domain, value in values.items()]
     correlation = results.correlation(weights)
     related = "" if correlation is None else f" Rank correlation of gap and distance: {correlation:.2f}."
+    single = sum(one.trials == 1 for found in ours.values() for one in found.values())
+    alone = f"± is over trials; of a single trial (cells: {single}) over images, which tells nothing of other trials."
     return Grid(
         title=f"{results.dataset}, from {'random weights' if weights == NOTHING else Path(weights).stem}",
         caption="accuracy in % ± standard error, by what is trained, and by test domain",
@@ -211,7 +213,8 @@ def grid(results: Results, weights: str) -> Grid:
         rows=rows,
         notes=[
             "relative gap: of the probe to fine-tuning; slope: rank correlation of accuracy with the number of frozen "
-            f"stages; distance: Fréchet's, to the stand-in for the pretraining data.{related}"
+            f"stages; distance: Fréchet's, to the stand-in for the pretraining data.{related}",
+            *([alone] if single else []),
         ],
         data=data,
     )

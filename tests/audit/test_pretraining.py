@@ -157,6 +157,15 @@ def test_probes_that_are_worse_say_that_it_is_learned():
     assert found.verdict == "clear" and "does not mostly come" in found.sentence
 
 
+def test_errors_of_a_single_trial_are_said_to_be_over_images():
+    results = made({"a": 0.1, "b": -0.2})
+    (grid,) = judged([results]).grids
+    assert not any("single trial" in note for note in grid.notes)
+    results.end("imagenet", probe=True)["a"] = Accuracy(55.0, 5.0, 1, 100)
+    (grid,) = judged([results]).grids
+    assert any("± is over trials; of a single trial (cells: 1) over images" in note for note in grid.notes)
+
+
 def test_good_probes_of_random_weights_are_no_leak():
     assert judged([made({"a": 0.1}, weights="none")]).verdict == "clear"
 
