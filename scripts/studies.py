@@ -195,7 +195,7 @@ class BenchmarkStudy(Study):
         spent = self.spent()
         each = [f"{summed:.2f} hours of jobs in {busy:.2f} hours of {name}" for name, (summed, busy) in spent.items()]
         if "cpu" in spent:  # jobs have one core each
-            each.append(f"on a laptop of two cores that is {spent['cpu'][0] / 2:.1f} hours")
+            each.append(f"on a laptop of two cores the jobs of the cpu take {spent['cpu'][0] / 2:.1f} hours")
         if each:
             yield f"Costs: {'; '.join(each)}."
 

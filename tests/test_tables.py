@@ -512,6 +512,9 @@ def test_draws_that_lack_a_pair_are_not_counted_and_their_row_has_no_average():
     assert table.estimate("ERM", AVERAGE) is not None
     whole = table.whole_rows()
     assert whole.estimate("ERM", AVERAGE) is None and whole.estimate("CORAL", AVERAGE) is not None
+    of_erm = [job for job in pairs if job.description["algorithm"] == "ERM"]
+    (alone,) = make_tables([*jobs, *of_erm], [SELECTIONS["domain-cross-validation"]])
+    assert alone.draws["CORAL"] == (0, 0) and "CORAL 0" not in as_text(alone)
     (other,) = make_tables([*jobs, *pairs[:-1]], [SELECTIONS["training-domain-validation"]])
     assert other.draws == {"ERM": (2, 2), "CORAL": (2, 2)} and not other.whole_rows().unaveraged
 

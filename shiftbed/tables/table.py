@@ -323,9 +323,10 @@ class Table:
             yield f"Against {BASELINE}, in points ({test}): {', '.join(each)}."
 
     def _fairness(self) -> Iterable[str]:
-        if len(set(self.draws.values())) > 1 or any(low != high for low, high in self.draws.values()):
+        chosen = {name: counts for name, counts in self.draws.items() if any(counts)}  # of the others nothing is shown
+        if len(set(chosen.values())) > 1 or any(low != high for low, high in chosen.values()):
             each = ", ".join(
-                f"{name} {low}" + (f" to {high}" if low != high else "") for name, (low, high) in self.draws.items()
+                f"{name} {low}" + (f" to {high}" if low != high else "") for name, (low, high) in chosen.items()
             )
             yield f"Not yet fair: the cells were chosen from unequal numbers of draws ({each})."
         if len(self.cadences) > 1:
