@@ -228,6 +228,17 @@ LADDER: list[Study] = [
         (("trials", "1"),),
         ("ColoredMNIST",),
     ),
+    ScriptStudy(
+        3,
+        "By domain cross-validation, with models of a single update among those to choose from",
+        "first-update",
+        "python docs/results/first_update.py --weights cell --out docs/results/first-update/cell.json\n"
+        "python docs/results/first_update.py --weights job --out docs/results/first-update/job.json",
+        "docs/results/first-update",
+        lambda folder: runpy.run_path(str(ROOT / FOLDER / "first_update.py"))["page"](
+            folder, ROOT / FOLDER / "domainbed-coloredmnist"
+        ),
+    ),
     BenchmarkStudy(4, "All algorithms on EmojiStyles", "builtin-emoji", "builtin-emoji"),
     SUPERVISED,
     SCRATCH,

@@ -1,11 +1,13 @@
 """The committed results: the page is what the records give, its counts are right, and nothing of it needs the data."""
 
+import itertools
 import json
 import re
 import runpy
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,6 +75,27 @@ def test_had_training_ended_earlier_the_oracle_would_have_chosen_then():
     ends = [script["at_step"](whole, "c", step) for step in (10, 19, 20)]
     assert ends == ["60.0† ±10.0", "60.0† ±10.0", "70.0† ±10.0"]
     assert script["within"](whole, "c", (1, 20)) == "65.0† (60.0 to 70.0)"
+
+
+def test_of_models_of_one_update_the_one_is_chosen_that_does_best_on_domains_left_out(tmp_path):
+    script = runpy.run_path(str(ROOT / "docs" / "results" / "first_update.py"))
+    page = script["page"]
+    page.__globals__.update(DRAWS=2, TRIALS=2, best_of_later=lambda *_: (SimpleNamespace(score=0.45, step=700), 0.6))
+
+    def models(draw, left_out, alone):
+        """Every pair of domains has the same accuracy on both, every domain alone another one."""
+        each = [{"tested": [one], "accuracy": {one: alone}} for one in page.__globals__["DOMAINS"]]
+        pairs = itertools.combinations(page.__globals__["DOMAINS"], 2)
+        each += [{"tested": pair, "accuracy": dict.fromkeys(pair, left_out)} for pair in pairs]
+        return [{**one, "draw": draw, "trial": trial} for one in each for trial in range(2)]
+
+    (tmp_path / "cell.json").write_text(json.dumps(models(0, 0.5, 0.2) + models(1, 0.4, 0.9)))
+    (tmp_path / "job.json").write_text(json.dumps(models(0, 0.4, 0.2) + models(1, 0.3, 0.9)))
+    lines = page(tmp_path, Path("sweep")).splitlines()
+    assert lines[2].endswith("45.0, 60.0 at step 700 | 60.0 |"), "every 100 steps"
+    assert lines[3].endswith("50.0, 20.0 at step 1 | 20.0 |"), "the better score, not the better test accuracy"
+    assert lines[5].endswith("| all | 20.0 ±0.0 | 20.0 ±0.0 | 20.0 ±0.0 | 20.0 ±0.0 |")
+    assert lines[6].endswith("45.0, 60.0 at step 700 | 60.0 |"), "what scores less than a later model is not chosen"
 
 
 def test_two_programs_are_compared_by_the_jobs_that_both_have(tmp_path):
