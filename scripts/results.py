@@ -33,10 +33,11 @@ the notes of the studies. Each study says the command that runs it; with `--no-t
 from the records that are here, in seconds and without the data.
 
 A cell is the mean of n trials, each chosen from the draws of its trial alone; ± is the standard error over trials, and
-with one trial there is none; measures of shift give one of a single run too, over images. A row in which a job is
-missing has no average. A number of ours *agrees* with a printed one if it is not farther from it than the printed error
-and its own together. Errors of three trials are rough: of the same experiment done twice, three of ten cells would not
-agree. Hours of a device are those in which at least one job of the study ran on it.
+with one trial there is none; measures of shift, and tables of what is trained of a network, give one of a single run
+too, over images. A row in which a job is missing has no average. A number of ours *agrees* with a printed one if it is
+not farther from it than the printed error and its own together. Errors of three trials are rough: of the same
+experiment done twice, three of ten cells would not agree. Hours of a device are those in which at least one job of the
+study ran on it.
 
 ## At a glance"""
 
