@@ -73,6 +73,16 @@ def test_every_command_is_one_that_the_command_line_takes(line):
     command.commands[name].make_context(name, arguments)  # parses, and calls nothing
 
 
+def test_blocks_of_a_page_that_run_in_order_share_no_folder():
+    """What a Python block prints of its sweep is of its own jobs, also after the commands above it."""
+    for page in PAGES:
+        text = page.read_text()
+        shell = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+        python = "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+        shared = set(re.findall(r"--out (\S+)", shell)) & set(re.findall(r'out="(.+?)"', python))
+        assert not shared, f"{page.name} writes to {shared} twice"
+
+
 # Each block has a process of its own, in its page's folder, forked from one that has made the slow imports.
 RUNNER = """
 import os, runpy, sys
