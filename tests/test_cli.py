@@ -614,6 +614,21 @@ def test_prose_ends_its_lines_between_words(shiftbed, capsys):
     assert lines[-1] == "/a/long/path-" + "x" * 80, "a path stays whole"
 
 
+def test_a_command_in_a_message_runs_when_the_folder_s_name_has_a_space(shiftbed, tmp_path):
+    with_space = [
+        ("tables", "my sweep"),
+        ("status", "my sweep"),
+        ("unblind", "my sweep"),
+        ("figure", "leaderboard", "my sweep", "--out", "a.png"),
+        ("figure", "shift-plane", "my folder", "--out", "a.png"),
+    ]
+    (tmp_path / "my folder").mkdir()
+    for command in with_space:
+        said = shiftbed(*command).err
+        inside = said.partition("`")[2].partition("`")[0]
+        assert "'my " in inside, said
+
+
 def test_an_error_in_a_pasted_class_names_its_line(shiftbed, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from shiftbed.algorithms import ERM, register\n\n\n"

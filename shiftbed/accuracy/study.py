@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations, islice, pairwise
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,9 @@ def read_scores(folder: Path) -> studies.Scores:
     """
     file = folder / SCORES
     if not file.exists():
-        raise DataError(f"There is no study in {folder}; `shiftbed accuracy RUNS --out {folder}` makes one.")
+        raise DataError(
+            f"There is no study in {folder}; `shiftbed accuracy RUNS --out {quote(str(folder))}` makes one."
+        )
     return studies.Scores.from_json(read_json(file)).varying()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from shiftbed.accuracy.domains import MOST, SEVERITIES, corrupted, held_out, of_dataset, of_one_size
@@ -126,7 +127,7 @@ def models(folder: Path) -> list[JobRecords]:
     if not jobs:
         raise StoreError(
             f"No finished job in {folder} kept its weights; `shiftbed sweep ... --keep final` keeps them, and "
-            f"`shiftbed best {folder}` makes those of the best job again."
+            f"`shiftbed best {quote(str(folder))}` makes those of the best job again."
         )
     jobs = [job for job in jobs if job.description["test_domains"]]
     if not jobs:

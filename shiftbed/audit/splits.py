@@ -1,5 +1,6 @@
 """Splits and recipes: who validates, who trains, and whether validation images are changed."""
 
+from shlex import quote
 from typing import Any
 
 from shiftbed.audit.findings import Finding
@@ -89,7 +90,7 @@ def initial_weights(subject: Subject) -> Finding:
     if named == ["None"]:
         return Finding(WEIGHTS_SOURCE, "clear", "all networks start from random weights.")
     what = " and ".join(name for name in named if name != "None")
-    run = ("Linear probes against fine-tuning", f"shiftbed audit {subject.folder} --run")
+    run = ("Linear probes against fine-tuning", f"shiftbed audit {quote(str(subject.folder))} --run")
     return Finding(
         WEIGHTS_SOURCE, "exposed", f"networks start from {what}, which may know the test domains.", (), [run]
     )

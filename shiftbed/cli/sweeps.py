@@ -267,7 +267,7 @@ def status(
             f"`shiftbed tables {word(folder)}` shows them."
         )
     if not now.plan:
-        raise ShiftbedError(f"There is no sweep in {folder}; `shiftbed sweep ... --out {folder}` starts one.")
+        raise ShiftbedError(f"There is no sweep in {folder}; `shiftbed sweep ... --out {word(folder)}` starts one.")
     while watch and not as_json and now.unfinished:
         if console.is_terminal:
             console.clear()

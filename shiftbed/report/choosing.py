@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,11 +265,10 @@ class Candidates:
             and set(test) <= set(job.description["test_domains"])
             and (len(test) > 1 or job.id not in beside)
         ]
+        status = f"shiftbed status {quote(str(folder))}"
         if (algorithm is not None or test) and not jobs:
             wanted = ([f"is of {algorithm}"] if algorithm else []) + ([f"tests {' and '.join(test)}"] if test else [])
-            raise StoreError(
-                f"No finished job in {folder} {' and '.join(wanted)}; `shiftbed status {folder}` shows those there are."
-            )
+            raise StoreError(f"No finished job in {folder} {' and '.join(wanted)}; `{status}` shows those there are.")
         companions = Companions(tasks_of(finished, rule.metrics | {"accuracy"}))
         found = cls(folder, rule, {job.id: job for job in jobs}, companions)
         if not found.choices and (lacking := found._lacking()):
@@ -276,9 +276,7 @@ class Candidates:
                 f"{selection} reads {', '.join(lacking)}, which no job in {folder} recorded; choose by another rule."
             )
         if not found.choices:
-            raise StoreError(
-                f"No finished job in {folder} competes under {selection}; `shiftbed status {folder}` shows them."
-            )
+            raise StoreError(f"No finished job in {folder} competes under {selection}; `{status}` shows them.")
         return found
 
     @cached_property

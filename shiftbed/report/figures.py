@@ -93,7 +93,7 @@ def figure(name: str, folder: str | Path, out: str | Path, **options: Any) -> Pa
     if Path(folder).is_file():
         raise no_finished_job(folder)
     if not Path(folder).is_dir():
-        raise StoreError(f"There is no folder {folder}; `shiftbed sweep ... --out {folder}` makes one.")
+        raise StoreError(f"There is no folder {folder}; `shiftbed sweep ... --out {quote(str(folder))}` makes one.")
     return entry.draw(replace(Asked(Path(folder)), **given), Path(out))
 
 
@@ -107,7 +107,9 @@ def _plane(asked: Asked, path: Path) -> Path:
 
     points = shift_points(asked.folder)
     if not points:
-        raise _lacking(asked, SHIFT, "shift was measured", f"shiftbed shift DATASET --out {asked.folder / SHIFT}")
+        raise _lacking(
+            asked, SHIFT, "shift was measured", f"shiftbed shift DATASET --out {quote(str(asked.folder / SHIFT))}"
+        )
     return plane(points, path)
 
 
@@ -119,7 +121,10 @@ def _grid(asked: Asked, path: Path) -> Path:
     parts = [read_json(one) for one in sorted(asked.folder.glob("figure-4-*.json"))]
     if not parts:
         raise _lacking(
-            asked, "", "the grid was measured", f"shiftbed benchmark ood-bench-figure-4 --out {asked.folder}"
+            asked,
+            "",
+            "the grid was measured",
+            f"shiftbed benchmark ood-bench-figure-4 --out {quote(str(asked.folder))}",
         )
     panels = {part["title"]: drawn.matrix(part["values"]) for part in parts}
     labels = {part["title"]: tuple(part["labels"]) for part in parts}
@@ -135,7 +140,7 @@ def _shift_matrix(asked: Asked, path: Path) -> Path:
     files = sorted((asked.folder / SHIFT).glob(f"{asked.dataset or '*'}{MATRIX}"))
     if not files:
         name = asked.dataset or "DATASET"
-        command = f"shiftbed shift {name} --matrix --out {asked.folder / SHIFT}"
+        command = f"shiftbed shift {name} --matrix --out {quote(str(asked.folder / SHIFT))}"
         raise _lacking(
             asked, SHIFT, f"all pairs of domains{f' of {name}' if asked.dataset else ''} were measured", command
         )
@@ -191,7 +196,7 @@ def _frozen(asked: Asked, path: Path) -> Path:
     file = asked.folder / "audit" / "study.json"
     rows = [row for row in (read_json(file) if file.exists() else ()) if asked.dataset in (None, row["dataset"])]
     if not rows:
-        raise _lacking(asked, "audit", "stages were frozen", f"shiftbed audit {asked.folder} --run")
+        raise _lacking(asked, "audit", "stages were frozen", f"shiftbed audit {quote(str(asked.folder))} --run")
     return drawn.frozen_stages(rows, path)
 
 
@@ -273,7 +278,7 @@ def _changes(asked: Asked, path: Path, word: str) -> Path:
 
     file = asked.folder / ACCURACY / "changes.json"
     if not file.exists():
-        command = f"shiftbed accuracy RUNS --changes --out {asked.folder / ACCURACY}"
+        command = f"shiftbed accuracy RUNS --changes --out {quote(str(asked.folder / ACCURACY))}"
         raise _lacking(asked, ACCURACY, "sets were reduced", command)
     rows = [
         {key: value for key, value in row.items() if key in ("method", "mae") or word in key} for row in read_json(file)
@@ -288,7 +293,7 @@ def _scores(asked: Asked) -> Any:
 
     file = asked.folder / ACCURACY / "scores.json"
     if not file.exists():
-        command = f"shiftbed accuracy RUNS --out {asked.folder / ACCURACY}"
+        command = f"shiftbed accuracy RUNS --out {quote(str(asked.folder / ACCURACY))}"
         raise _lacking(asked, ACCURACY, "methods were judged", command)
     return Scores.from_json(read_json(file))
 

@@ -4,6 +4,7 @@ import json
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from shiftbed.errors import StoreError
@@ -41,7 +42,8 @@ def is_sealed(store: Store) -> bool:
 
 def sealed(folder: str | Path) -> str:
     """What a verb says of a sealed sweep."""
-    return f"The test numbers of {folder} are sealed, since the sweep is blind; `shiftbed unblind {folder}` opens them."
+    command = f"shiftbed unblind {quote(str(folder))}"
+    return f"The test numbers of {folder} are sealed, since the sweep is blind; `{command}` opens them."
 
 
 def refuse_sealed(folder: str | Path) -> None:
@@ -62,7 +64,9 @@ def unblind(folder: str | Path) -> Opening:
     """
     store = LocalStore(Path(folder))
     if store.get(MARK) is None:
-        raise StoreError(f"{folder} is no blind sweep; `shiftbed sweep ... --out {folder} --blind` starts one.")
+        raise StoreError(
+            f"{folder} is no blind sweep; `shiftbed sweep ... --out {quote(str(folder))} --blind` starts one."
+        )
     finished = part_jobs(store, part_names(store)).keys() | {job.id for job in loose_jobs(store, test=False)}
     now = Opening(datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), len(finished))
     store.create_exclusive(OPENED, canonical(now._asdict()))

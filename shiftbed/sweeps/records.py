@@ -67,7 +67,9 @@ def no_finished_job(folder: str | Path) -> StoreError:
         if is_zipfile(folder):
             return StoreError(f"{folder} is a bundle; `shiftbed merge {quote(str(folder))} --out DIR` opens it.")
         return StoreError(f"{folder} is a file, not the folder of a sweep; name a folder.")
-    return StoreError(f"There is no finished job in {folder}; `shiftbed sweep ... --out {folder}` makes some.")
+    return StoreError(
+        f"There is no finished job in {folder}; `shiftbed sweep ... --out {quote(str(folder))}` makes some."
+    )
 
 
 def no_test_domain(folder: str | Path) -> StoreError:

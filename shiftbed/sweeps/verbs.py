@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, get_args
 
 from shiftbed.algorithms import load_code
@@ -186,7 +187,9 @@ def sweep(
     winners = _by_design(requests, lambda one: second_stage(one, store), only)
     progress = progress.joined(run(winners)) if winners else progress
     if only and not progress.jobs:
-        raise ShiftbedError(f"The sweep has no job {' or '.join(only)}; `shiftbed status {out} --json` lists its jobs.")
+        raise ShiftbedError(
+            f"The sweep has no job {' or '.join(only)}; `shiftbed status {quote(str(out))} --json` lists its jobs."
+        )
     return progress
 
 

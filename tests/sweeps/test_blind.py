@@ -11,7 +11,7 @@ from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.report.choosing import best
 from shiftbed.report.models import predictions
 from shiftbed.sweeps import verbs
-from shiftbed.sweeps.blind import is_sealed, opening, seal, unblind
+from shiftbed.sweeps.blind import is_sealed, opening, seal, sealed, unblind
 from shiftbed.sweeps.bundle import bundle, merge
 from shiftbed.sweeps.compaction import compact
 from shiftbed.sweeps.domainbed_format import export_domainbed, import_domainbed
@@ -74,6 +74,10 @@ def test_verbs_that_show_test_numbers_say_that_they_are_sealed(sweep, tmp_path):
     ):
         with pytest.raises(StoreError, match=SEALED):
             verb()
+
+
+def test_the_command_that_opens_them_can_be_copied():
+    assert "`shiftbed unblind 'my sweep'` opens them" in sealed("my sweep")
 
 
 def test_status_and_audit_go_without_them(sweep):
