@@ -293,7 +293,12 @@ def parse(text: str, where: str) -> Benchmark:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ShiftbedError(f"{where} has a wrong '{place}': {first['msg']}.") from error
+        if first["type"] == "extra_forbidden":
+            raise ShiftbedError(f"{where} has '{place}', which is no field there; remove it.") from error
+        if first["type"] == "missing":
+            raise ShiftbedError(f"{where} needs '{place}'.") from error
+        says = first["msg"].replace("Input should", "it should")
+        raise ShiftbedError(f"{where} has a wrong '{place}': {says}.") from error
     except ShiftbedError as error:
         raise ShiftbedError(f"{where}: {error}") from error
 

@@ -158,6 +158,8 @@ def sweep_words(given: Mapping[str, Any], plan: Path | None = None) -> SweepWord
             raise HparamError(f"{where} has no '{word}'.{did_you_mean(word, list(SweepWords.model_fields))}") from None
         if first["type"] == "missing":
             raise HparamError(f"{where} needs '{word}'.") from None
+        if first["type"] == "too_short":
+            raise HparamError(f"{where} has no '{word}'; name at least one.") from None
         says = str(first.get("ctx", {}).get("error", first["msg"].replace("Input should", "it should")))
         raise HparamError(f"{where} has a wrong '{word}': {says}.") from None
 

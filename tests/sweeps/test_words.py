@@ -88,6 +88,7 @@ def test_designs_bring_their_own_numbers(design, extra, numbers):
     [
         (PLAN + "drawz: 3", "plan.yaml has no 'drawz'. Did you mean draws"),
         (PLAN + "trials: 0", "plan.yaml has a wrong 'trials': it should be greater than or equal to 1"),
+        ("datasets: ColoredDigits\nalgorithms: []", "plan.yaml has no 'algorithms'; name at least one"),
         (PLAN + "on: rai", "plan.yaml has a wrong 'on': it should be 'local', 'ray' or 'slurm'"),
         ("algorithms: ERM", "plan.yaml needs 'datasets'"),
         ("- a\n- b", "is not a table of words"),
