@@ -642,6 +642,20 @@ def test_an_error_in_a_pasted_class_names_its_line(shiftbed, tmp_path):
     assert "Alone.objective() must return a loss and a dict" in shiftbed("train", "ColoredDigits", "Alone", *pasted).err
 
 
+def test_a_pasted_predict_that_returns_no_logits_is_named(shiftbed, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from shiftbed.algorithms import ERM, register\n\n\n"
+        "@register()\nclass Squeezed(ERM):\n    def predict(self, x):\n"
+        "        return self.network(x)[:, :1].squeeze()\n\n\n"
+        "@register()\nclass Twice(ERM):\n    def predict(self, x):\n"
+        "        logits = self.network(x)\n        return logits if self.training else (logits, x)\n"
+    )
+    pasted = ("--test=-90%", "--steps", "1", "--code", "mine.py")
+    said = shiftbed("train", "ColoredDigits", "Squeezed", *pasted).err
+    assert "Squeezed.predict() returned a tensor of (64,) for 64 examples; it must return their logits" in said
+    assert "Twice.predict() returned a tuple for" in shiftbed("train", "ColoredDigits", "Twice", *pasted).err
+
+
 def test_a_pasted_class_is_missed_with_its_remedy(shiftbed, tmp_path):
     (tmp_path / "my code.py").write_text(
         "from shiftbed.algorithms import ERM, register\n\n\n@register()\nclass Mine(ERM):\n    pass\n"

@@ -234,6 +234,21 @@ def restart(optimizer: torch.optim.Optimizer, rates: float | Sequence[float] | N
         group["initial_lr"], group["lr"] = rate, rate * place
 
 
+def check_logits(algorithm: nn.Module, logits: Any, count: int) -> None:
+    """Refuses what a `predict` returned that is not one row of logits for every example.
+
+    Raises:
+        AlgorithmError: It is something else, which the sentence describes.
+    """
+    if isinstance(logits, torch.Tensor) and logits.ndim == 2 and len(logits) == count:
+        return
+    made = f"a tensor of {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+    raise AlgorithmError(
+        f"{type(algorithm).__name__}.predict() returned {made} for {count} examples; it must return their logits, "
+        f"a tensor of ({count}, number of classes)."
+    )
+
+
 def backward(loss: torch.Tensor) -> None:
     """The backward pass in the precision of the forward pass: what ran in float32 is not taken to bfloat16 here."""
     with torch.autocast(loss.device.type, enabled=False):
@@ -329,7 +344,9 @@ class ERM(Algorithm):
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean cross-entropy of the prediction, which a child may change, over all examples, whatever their domain."""
-        return F.cross_entropy(self.predict(batches.x), batches.y), {}
+        logits = self.predict(batches.x)
+        check_logits(self, logits, len(batches.y))
+        return F.cross_entropy(logits, batches.y), {}
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
         """The logits of a batch of inputs."""

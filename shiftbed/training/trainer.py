@@ -11,7 +11,7 @@ from torch import nn
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, Wrapper, call_hook, has_hook
 from shiftbed.algorithms.averaging import live_norms
-from shiftbed.algorithms.base import looks_around
+from shiftbed.algorithms.base import check_logits, looks_around
 from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
@@ -260,7 +260,9 @@ class Trainer:
                 x = self.data.evaluation_inputs(places[part], None if words is None else words[part])
                 if self._captured and not large:
                     torch._dynamo.maybe_mark_dynamic(x, 0)
-                outputs.append(predict(x).float())
+                logits = predict(x)
+                check_logits(self.algorithm, logits, len(x))
+                outputs.append(logits.float())
         return torch.cat(outputs)
 
     def _evaluation_batch(self) -> int:
