@@ -272,9 +272,9 @@ class Candidates:
         companions = Companions(tasks_of(finished, rule.metrics | {"accuracy"}))
         found = cls(folder, rule, {job.id: job for job in jobs}, companions)
         if not found.choices and (lacking := found._lacking()):
-            raise StoreError(
-                f"{selection} reads {', '.join(lacking)}, which no job in {folder} recorded; choose by another rule."
-            )
+            where = f"`shiftbed tables {quote(str(folder))} --selection {selection}` names the jobs that do"
+            remedy = where if rule.needs_pairs else "choose by another rule"
+            raise StoreError(f"{selection} reads {', '.join(lacking)}, which no job in {folder} recorded; {remedy}.")
         if not found.choices:
             raise StoreError(f"No finished job in {folder} competes under {selection}; `{status}` shows them.")
         return found

@@ -150,6 +150,12 @@ def test_what_keeps_a_rule_from_choosing_is_said(tmp_path):
         best(tmp_path / "lean", tmp_path / "model", selection="oracle")
 
 
+def test_jobs_that_a_rule_lacks_are_named_by_a_command(tmp_path):
+    made_sweep(tmp_path / "a sweep")
+    with pytest.raises(StoreError, match=r"`shiftbed tables '\S+/a sweep' --selection domain-cross-validation` names"):
+        best(tmp_path / "a sweep", tmp_path / "best", selection="domain-cross-validation")
+
+
 def test_an_algorithm_that_was_named_is_not_said_to_be_the_best(tmp_path):
     made_sweep(tmp_path / "s")
     chosen = best(tmp_path / "s", tmp_path / "one").words
