@@ -173,6 +173,11 @@ def test_lists_for_machines(shiftbed):
     assert algorithms["MLDG"]["needs"] == ["domain labels", "two domains"]
 
 
+def test_the_sweep_that_train_names_next_keeps_the_recipe(shiftbed):
+    _, out, _ = shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps=1", "--recipe=domainbed")
+    assert "--algorithms ERM,CORAL --recipe domainbed --out my-sweep" in out
+
+
 def test_train_prints_every_split_and_says_what_is_next(shiftbed, tmp_path):
     arguments = ["train", "ColoredDigits", "IRM", "--test=-90%", "--steps", "4", "--set", "batch_size=4"]
     code, out, _ = shiftbed(*arguments)

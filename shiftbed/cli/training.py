@@ -138,5 +138,7 @@ def train(
     more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
     files = with_files(code)
     again = [f"shiftbed best {word(out)}{files}"] if not kept and job.status == "done" else []  # which makes them
-    sweep = f"shiftbed sweep {word(job.description['dataset'])} --algorithms {quote(more)}{files} --out my-sweep"
+    given = "" if recipe == "quick" else f" --recipe {word(recipe)}"
+    what = f"{word(job.description['dataset'])} --algorithms {quote(more)}{given}{files}"
+    sweep = f"shiftbed sweep {what} --out my-sweep"
     next_command(*again, sweep)
