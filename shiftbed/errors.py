@@ -2,7 +2,9 @@
 
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -22,6 +24,16 @@ def sentence(error: Exception) -> str:
     frame = next((one for one in reversed(frames) if not one.filename.startswith((*INSTALLED, "<"))), frames[-1])
     said = str(error).strip().partition("\n")[0]  # CUDA's errors go on with advice to developers
     return f"{type(error).__name__} in {Path(frame.filename).name} line {frame.lineno}: {said}"
+
+
+def what_is_wrong(found: Mapping[str, Any]) -> str:
+    """What pydantic found wrong with a field, in the words of a person who wrote it."""
+    place = ".".join(str(part) for part in found["loc"])
+    if found["type"] == "extra_forbidden":
+        return f"has '{place}', which is no field there; remove it"
+    if found["type"] == "missing":
+        return f"needs '{place}'"
+    return f"has a wrong '{place}': {found['msg'].replace('Input should', 'it should')}"
 
 
 class UnknownNameError(ShiftbedError):

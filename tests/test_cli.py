@@ -151,6 +151,25 @@ def test_every_entry_of_every_list_can_be_shown():
     assert all(table.row_count > 5 for table in tables)
 
 
+def test_who_names_no_test_domain_is_told_which_there_are(shiftbed):
+    code, _, err = shiftbed("train", "ColoredDigits", "ERM")
+    assert (
+        code == 1
+        and err.strip() == "shiftbed: Name the domain to test with --test; ColoredDigits has +90%, +80%, -90%."
+    )
+
+
+def test_tables_take_json_as_all_others_do(shiftbed):
+    assert shiftbed("train", "ColoredDigits", "ERM", "--test=-90%", "--steps=1", "--out=run").code == 0
+    assert shiftbed("tables", "run", "--json").out == shiftbed("tables", "run", "--format=json").out
+    assert "recipe quick, 1 step\n" in shiftbed("tables", "run").out
+    assert "\nNext: python -m domainbed" in shiftbed("export-domainbed", "run", "--out=there").out
+
+
+def test_what_differs_ends_with_what_to_look_at_next(shiftbed):
+    assert "\nNext: shiftbed recipes domainbed\n" in shiftbed("diff", "domainbed", "nico").out
+
+
 def test_weights_that_were_not_kept_can_be_made_by_the_next_command(shiftbed):
     train = ("train", "ColoredDigits", "ERM", "--test=-90%", "--steps=1", "--out=run")
     assert "Next: shiftbed best run" in shiftbed(*train, "--keep=none").out

@@ -53,7 +53,8 @@ class AlgorithmRegistry(Registry[AlgorithmEntry]):
             try:
                 return super().canonical_name(name)
             except UnknownNameError as error:  # a sweep remembers its algorithms' names, not the files of pasted ones
-                raise UnknownNameError(f"{error} If it is a class of yours, name its file with --code.") from None
+                more = "If it is a class of yours, name its file with --code, or import it."
+                raise UnknownNameError(f"{error} {more}") from None
         outer, inner = super().canonical_name(outer), self.canonical_name(inner)
         composed = f"{outer}({inner})"
         if composed not in self._entries:

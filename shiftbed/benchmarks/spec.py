@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from shiftbed import published
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import card
-from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.errors import ShiftbedError, UnknownNameError, what_is_wrong
 from shiftbed.hparams import Value
 from shiftbed.protocols import PROTOCOLS
 from shiftbed.registry import did_you_mean
@@ -291,14 +291,7 @@ def parse(text: str, where: str) -> Benchmark:
         parts: Any = tuple(PARTS[fields["kind"]](**entry) for entry in expanded)
         return Benchmark(**fields, parts=parts)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise ShiftbedError(f"{where} has '{place}', which is no field there; remove it.") from error
-        if first["type"] == "missing":
-            raise ShiftbedError(f"{where} needs '{place}'.") from error
-        says = first["msg"].replace("Input should", "it should")
-        raise ShiftbedError(f"{where} has a wrong '{place}': {says}.") from error
+        raise ShiftbedError(f"{where} {what_is_wrong(error.errors()[0])}.") from error
     except ShiftbedError as error:
         raise ShiftbedError(f"{where}: {error}") from error
 

@@ -52,6 +52,7 @@ def tables(
         ),
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Rank against another sweep's folder.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Prints the tables of a sweep, and leaderboards over datasets.
 
@@ -61,7 +62,7 @@ def tables(
     from shiftbed.audit.ledger import read_tables
     from shiftbed.shift.kept import shift_kinds
 
-    one_of(output, tuple(make.FORMATS), "format")
+    output = "json" if as_json else one_of(output, tuple(make.FORMATS), "format")
     only_with("--view groups", view == "groups", groups=groups)
     only_with("the usual tables", view is None, against=against)
     read = partial(read_tables, selections=selection or [], se=one_of(se, ("sample", "population"), "standard error"))
@@ -199,3 +200,6 @@ def diff(
     if found.kind == "sweep":
         mark = " † Oracle: chosen with the test domain's labels." if found.has_oracle else ""
         say(f"Accuracy % ± standard error (trials).{mark} `--json` has the choices too.")
+        next_command(f"shiftbed tables {word(one)} --against {word(two)}")
+    elif found.kind == "recipe":
+        next_command(f"shiftbed recipes {word(one)}")

@@ -34,6 +34,7 @@ from shiftbed.cli.shared import (
     with_files,
     word,
 )
+from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
     from shiftbed.selection import JobRecords
@@ -69,7 +70,7 @@ def demo(
 def train(
     dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
     algorithm: Annotated[str, typer.Argument(help="The algorithm's name.")],
-    test: Annotated[str, typer.Option(help="The test domain; several are separated by commas.")],
+    test: Annotated[str, typer.Option(help="The test domain, always named; several are separated by commas.")] = "",
     out: Annotated[Path, typer.Option(help="The folder for the job.")] = Path("shiftbed-run"),
     recipe: Recipe = "quick",
     steps: Steps = None,
@@ -89,6 +90,7 @@ def train(
 
     Run again, it continues where it stopped.
     """
+    from shiftbed.data import card
     from shiftbed.report import show
     from shiftbed.report.live import training_bar
     from shiftbed.sweeps.verbs import train as run_train
@@ -120,6 +122,9 @@ def train(
             raise KeyboardInterrupt
         return job
 
+    if not names(test):
+        known = card(dataset)
+        raise ShiftbedError(f"Name the domain to test with --test; {known.name} has {', '.join(known.domains)}.")
     for note in [] if as_json else recipe_notes(recipe, [dataset]):
         say(note)
     job = stoppable(run, "the same command")

@@ -149,7 +149,8 @@ class Table:
     def title(self) -> str:
         """Dataset, recipe, what was set by hand, and who was trained on where the columns do not tell."""
         recipe = self.about["recipe"]
-        how = f"recipe {recipe['name']}, {recipe['steps']} steps{self.by_hand}{self.told_apart}"
+        steps = "1 step" if recipe["steps"] == 1 else f"{recipe['steps']} steps"
+        how = f"recipe {recipe['name']}, {steps}{self.by_hand}{self.told_apart}"
         return f"{self.dataset} (version {self.about['version']}), {how}{self._trained_on}"
 
     @property

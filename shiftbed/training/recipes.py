@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shiftbed.data import card
-from shiftbed.errors import ShiftbedError, StoreError, UnknownNameError
+from shiftbed.errors import ShiftbedError, StoreError, UnknownNameError, what_is_wrong
 from shiftbed.hashing import canonical
 from shiftbed.hparams import DEFAULT_SPACE, Value
 from shiftbed.networks import NETWORKS, weights_digest
@@ -180,9 +180,7 @@ def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
     try:
         return Recipe(**_merged(_merged(_merged(fields, sized), by_dataset), given))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ShiftbedError(f"Recipe '{name}' for {dataset} has a wrong '{where}': {first['msg']}.") from error
+        raise ShiftbedError(f"Recipe '{name}' for {dataset} {what_is_wrong(error.errors()[0])}.") from error
 
 
 def recipe_of(description: Mapping[str, Any]) -> Recipe:

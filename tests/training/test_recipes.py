@@ -3,6 +3,7 @@
 import pytest
 
 from shiftbed.data import DATASETS
+from shiftbed.errors import ShiftbedError
 from shiftbed.training.recipes import _recipe_file, recipe, recipe_names
 
 
@@ -63,6 +64,11 @@ def test_who_trains_by_domainbed_s_loop_evaluates_after_the_first_update():
         *("domainbed", "domainbed-head", "ood-bench", "cifar-10-w"),
         *("domainbed-v2", "domainbed-v2-vit", "domainbed-v2-supervised", "domainbed-v2-scratch"),
     }
+
+
+def test_a_field_that_no_recipe_has_is_one_plain_sentence():
+    with pytest.raises(ShiftbedError, match="'quick' for PACS has 'stepz', which is no field there"):
+        recipe("quick", "PACS", stepz=3)
 
 
 def test_spawrious_is_not_cropped_by_domainbed_s_repository():
