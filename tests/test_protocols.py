@@ -58,12 +58,12 @@ def test_an_unknown_domain_suggests_the_nearest():
 
 
 def test_testing_everything_is_refused():
-    with pytest.raises(DataError, match="leaves no domain to train on"):
+    with pytest.raises(DataError, match="leaves no domain to train on; test fewer, or add a domain"):
         LeaveOut(("+90%", "+80%", "-90%")).task("ColoredDigits", 0, 0.2)
 
 
 def test_a_domain_too_small_to_split_is_refused():
-    with pytest.raises(DataError, match="too few to hold out"):
+    with pytest.raises(DataError, match=r"too few to hold out 0\.001 of them; add images, or leave the domain out"):
         LeaveOut(("+90%",)).task("ColoredDigits", 0, 0.001)
 
 
@@ -425,7 +425,7 @@ def test_no_split_is_empty_and_no_training_image_is_left_out_silently(tmp_path, 
         flexible = Flexible(compositional=False, dominant=1, minor=1, cap=50, seed=seed)
         trains = any(by_domain["one"] != "test" for by_domain in flexible.assignment("Patients").values())
         if trains:
-            with pytest.raises(DataError, match=r"Domain 'one' of Patients has [123] examples, too few to hold out"):
+            with pytest.raises(DataError, match=r"Domain 'one' of Patients has [123] examples?, too few to hold out"):
                 flexible.task("Patients", 0, 0.2)
         else:
             assert all(len(split.indices) for split in flexible.task("Patients", 0, 0.2).splits)

@@ -58,7 +58,10 @@ class LeaveOut(TaskSpec):
         known = card(dataset)
         _refuse_unknown(known, self.test)
         if len(set(self.test)) >= len(known.domains):
-            raise DataError(f"Testing {', '.join(self.test)} of {known.name} leaves no domain to train on.")
+            names = ", ".join(self.test)
+            raise DataError(
+                f"Testing {names} of {known.name} leaves no domain to train on; test fewer, or add a domain."
+            )
         splits = []
         for position, domain in enumerate(known.domains):
             tested = domain in self.test
@@ -314,7 +317,11 @@ def _refuse_empty(
     known: Card, domain: str, count: int, fraction: float, inside: np.ndarray, outside: np.ndarray
 ) -> None:
     if len(outside) == 0 or len(inside) == 0:
-        raise DataError(f"Domain '{domain}' of {known.name} has {count} examples, too few to hold out {fraction:g}.")
+        examples = "1 example" if count == 1 else f"{count} examples"
+        raise DataError(
+            f"Domain '{domain}' of {known.name} has {examples}, too few to hold out {fraction:g} of them; add images, "
+            "or leave the domain out of the dataset."
+        )
 
 
 def _refuse_below(least: int, **numbers: int | None) -> None:

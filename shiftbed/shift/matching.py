@@ -39,10 +39,12 @@ def matched(p: Sample, q: Sample, seed: int, *, most: int | None = None) -> tupl
         places = [np.flatnonzero(side.labels == number) for side in (p, q)]
         count = int(share * available)
         if count < FEWEST_OF_A_CLASS:
+            fewer = (p, q)[len(places[0]) > len(places[1])]
             has, more = ("has", "add some") if share == 1 else ("keeps", "raise --most")
+            examples = "1 example" if count == 1 else f"{count} examples"
             raise DataError(
-                f"Of {p.called([number])} one side {has} {count} examples, and at least "
-                f"{FEWEST_OF_A_CLASS} are needed; {more}, or leave it out with --classes."
+                f"Of {p.called([number])} '{fewer.name}' {has} {examples}, and at least {FEWEST_OF_A_CLASS} are "
+                f"needed; {more}, or leave it out with --classes."
             )
         for side, of_class in zip(chosen, places, strict=True):
             side.append(np.sort(random.choice(of_class, count, replace=False)))

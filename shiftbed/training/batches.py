@@ -47,9 +47,10 @@ class TaskData:
         training = job.task.of_role("train")
         smallest = min(training, key=lambda split: len(split.indices))
         if not 1 <= self.batch_size <= len(smallest.indices):
+            count = len(smallest.indices)
             raise DataError(
-                f"A batch of {self.batch_size} cannot be drawn from the {len(smallest.indices)} training examples of "
-                f"domain '{smallest.domain}' of {job.dataset}; set batch_size between 1 and that."
+                f"A batch of {self.batch_size} cannot be drawn from the {count} training examples of domain "
+                f"'{smallest.domain}' of {job.dataset}; add images, or --set batch_size={count} or less (1 at least)."
             )
         self.streams = {
             split.domain: Stream(philox_key(*job.cell, split.domain), split.indices, recipe.sampling)

@@ -96,7 +96,7 @@ def test_messages_and_notes_name_classes():
         DataError, match=r"'a' has the class owl and 'b' has not; name .* --classes: the classes cat, dog"
     ):
         matched(one, two, 0)
-    with pytest.raises(DataError, match="Of the class dog one side has 5 examples"):
+    with pytest.raises(DataError, match="Of the class dog 'b' has 5 examples, and at least 10"):
         matched(two, two[(two.labels == 0) | (two.inputs[:, 0] < 10)], 0)
 
 
