@@ -75,7 +75,9 @@ def test_a_function_s_accuracy_is_predicted_from_labelled_domains():
     assert made.images == 400
     assert "rely on it" in made.trust
     assert {one.method for one in made.estimates} >= {"atc-mc", "cot", "doc", "nuclear-norm", "frechet-distance"}
-    assert json.loads(json.dumps(made.to_dict()))["method"] == "atc-mc"
+    least = min(made.estimates, key=lambda one: one.error)
+    assert json.loads(json.dumps(made.to_dict()))["method"] == least.method
+    assert predict_accuracy(linear, images, source=source, domains=labelled, method="atc-mc").method == "atc-mc"
 
 
 def test_a_method_with_one_score_everywhere_names_others():
@@ -122,7 +124,7 @@ def test_a_run_predicts_on_a_folder_and_computes_nothing_twice(run, tmp_path, fe
     times = [path.stat().st_mtime_ns for path in kept]
     again = predict_accuracy(run, "RotatedDigits/75", method="cot")
     assert [path.stat().st_mtime_ns for path in kept] == times
-    assert {one.method: one for one in again.estimates} == {one.method: one for one in first.estimates}
+    assert again.method == "cot" and predict_accuracy(run, "RotatedDigits/75", method="cot") == again
 
 
 def test_the_command_line_predicts_and_shows_unsure_images(run, tmp_path, few_corruptions):
@@ -147,7 +149,7 @@ def test_the_models_of_a_sweep_are_predicted_beside_the_truth_and_once(run, few_
     assert found.exit_code == 0, found.output
     (row,) = json.loads(found.stdout)
     alone = predict_accuracy(run, "RotatedDigits/75")
-    assert (row["domain"], row["algorithm"], row["job"], row["method"]) == ("75", "ERM", run.name, "atc-mc")
+    assert (row["domain"], row["algorithm"], row["job"], row["method"]) == ("75", "ERM", run.name, alone.method)
     (job,) = finished_jobs(LocalStore(folder))
     tested = [split for name, split in job.rows[-1]["splits"].items() if name.startswith("75/")]
     right = sum(split["accuracy"] * split["count"] for split in tested) / sum(split["count"] for split in tested)
