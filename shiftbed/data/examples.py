@@ -7,7 +7,7 @@ import os
 import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,10 @@ from shiftbed.errors import DataError
 from shiftbed.hashing import digest
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+UNREAD_SUFFIXES = {
+    *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jfif", ".jpe", ".tga", ".dcm", ".dicom", ".nii"),
+    *(".svs", ".ndpi", ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".psd", ".svg", ".eps", ".pdf"),
+}  # of files that show pictures and are not read: that they are left out is said
 COLUMNS = ("path", "class", "domain")
 UNREADABLE = ""  # stands for the hash of a file that cannot be opened, which packing refuses
 
@@ -110,20 +114,33 @@ def list_folder(folder: Path) -> Listing:
     domains = subfolders(folder)
     if not domains:
         raise DataError(f"{folder} has no folders in it; a dataset is a folder of domain/class/image files.")
-    examples, elsewhere = [], images_in(folder)
+    examples, elsewhere, unread = [], images_in(folder), []
     for domain in domains:
         elsewhere += images_in(domain)
-        found = []
+        found, others = [], []
         for label in subfolders(domain):
             found += [Example(image, composed(domain.name), composed(label.name)) for image in images_in(label)]
             elsewhere += [image for inner in subfolders(label) for image in images_in(inner)]
+            others += files_of(label, UNREAD_SUFFIXES)
+        if not found and others:
+            raise DataError(
+                f"Domain '{domain.name}' in {folder} has no images that are read, only files such as {others[0]}; save "
+                "them as .jpg or .png."
+            )
         if not found:
             raise DataError(f"Domain '{domain.name}' in {folder} has no images; they belong in {domain}/CLASS/.")
         examples += found
+        unread += others
     if elsewhere:
         images = "1 image" if len(elsewhere) == 1 else f"{len(elsewhere)} images"
         warnings.warn(
             f"Not used: {images} at another depth than domain/class/image, such as {elsewhere[0]}.", stacklevel=4
+        )
+    if unread:
+        files = "1 file" if len(unread) == 1 else f"{len(unread)} files"
+        warnings.warn(
+            f"Not used: {files} of a kind that is not read, such as {unread[0]}; save them as .jpg or .png.",
+            stacklevel=4,
         )
     listing = Listing.of(examples)
     _refuse_lone_classes(listing)
@@ -152,8 +169,13 @@ def _is(question: Callable[[], bool]) -> bool:
 
 def images_in(folder: Path) -> list[Path]:
     """The image files in a folder, by name."""
+    return files_of(folder, IMAGE_SUFFIXES)
+
+
+def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """The files in a folder whose names end so, by name; hidden ones are left out."""
     with os.scandir(folder) as entries:
-        images = (entry for entry in entries if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES)
+        images = (entry for entry in entries if Path(entry.name).suffix.lower() in suffixes)
         names = [entry.name for entry in images if not entry.is_dir(follow_symlinks=False)]
     return [folder / name for name in sorted(names) if not name.startswith(".")]
 

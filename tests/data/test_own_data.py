@@ -312,6 +312,20 @@ def test_images_at_another_depth_are_not_dropped_without_a_word(folder, root):
     assert sum(made.card.domains.values()) == 36
 
 
+def test_pictures_of_kinds_that_are_not_read_are_not_dropped_without_a_word(folder, root):
+    for name in ("phone.HEIC", "scan.dcm", "._phone.heic", "notes.txt"):
+        (folder / "größe" / "cat" / name).write_bytes(b"not read")
+    with pytest.warns(UserWarning, match=r"Not used: 2 files of a kind that is not read, .*phone\.HEIC; save them as"):
+        made = prepare(str(folder))
+    assert sum(made.card.domains.values()) == 36
+    (folder / "phone" / "cat").mkdir(parents=True)
+    (folder / "phone" / "cat" / "1.heic").write_bytes(b"not read")
+    with pytest.raises(
+        DataError, match=r"'phone' .* has no images that are read, only .*phone/cat/1\.heic; save them as .jpg"
+    ):
+        prepare(str(folder))
+
+
 def test_an_image_that_a_manifest_lists_twice_is_refused(folder, root):
     rows = [f"größe/cat/image {i}.png,cat,größe,{group}" for i, group in ((1, "a"), (3, "b"), (5, "a"), (3, "c"))]
     (folder / "list.csv").write_text("\n".join(["path,class,domain,group", *rows]), encoding="utf-8")
