@@ -158,13 +158,19 @@ class Everywhere(NamedTuple):
         if not self.elsewhere:
             return words
         values = 100 * np.array(list(self.elsewhere.values()))
-        error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
-        count = f"mean and standard error over {len(values)} domains of " if error else ""
+        apart = doubt = ""
+        if len(values) > 1:  # one more domain differs from the mean as these do, and the mean is in doubt itself
+            error = values.std(ddof=1) / len(values) ** 0.5
+            apart = f", give or take {error * (len(values) + 1) ** 0.5:.1f}"
+            doubt = (
+                f" That is the mean over {len(values)} domains, known to ± {error:.1f} (its standard error), and the "
+                "standard deviation of one more."
+            )
         looked = ", chosen with labels there" if self.rule.oracle else ""
         of_each = ", ".join(f"{100 * value:.1f} % on {name}" for name, value in self.elsewhere.items())
         return words + (
-            f"\nExpect {values.mean():.1f}{error} % at a new domain: {count}what models of these values had where they "
-            f"did not learn{looked} ({of_each})."
+            f"\nExpect {values.mean():.1f} % at a new domain{apart}: what models of these values had where they did "
+            f"not learn{looked} ({of_each}).{doubt}"
         )
 
     @property

@@ -48,9 +48,9 @@ def test_a_model_learns_from_all_domains_with_the_values_that_are_best_in_the_me
     assert (made.job.algorithm, made.job.draw, made.job.task.train_domains) == ("ERM", 1, DOMAINS)
     assert made.job.task.test_domains == () and made.elsewhere == TESTED
     assert "learned from all 3 domains (+90%, +80%, -90%), with the values of draw 1" in made.words
-    # The mean of 70, 60 and 20, and its standard error: √(700 / 3).
-    assert "Expect 50.0 ± 15.3 % at a new domain" in made.words and "20.0 % on -90%" in made.words
-    assert "mean and standard error over 3 domains" in made.words
+    # The mean of 70, 60 and 20, its standard error √(700 / 3), and the deviation of one more √(700 + 700 / 3).
+    assert "Expect 50.0 % at a new domain, give or take 30.6" in made.words and "20.0 % on -90%" in made.words
+    assert "mean over 3 domains, known to ± 15.3 (its standard error), and the standard deviation" in made.words
     model, domain = shiftbed.load(made.weights), shiftbed.data.load("ColoredDigits")["-90%"]
     held_out = next(split for split in made.job.task.splits if split.name == "-90%/out")
     assert held_out.role == "validation"
