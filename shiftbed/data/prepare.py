@@ -102,6 +102,7 @@ def _prepare_own(
     if size_class not in (None, "small", "large"):
         raise DataError(f"There is no size class '{size_class}'; choose small or large.")
     _note_missing_classes(listing)
+    _note_spellings(listing)
     if any(one.split for one in listing.examples):
         warnings.warn(
             "The column 'split' only tells equal files of two parts apart; what trains and what is tested, the "
@@ -157,6 +158,22 @@ def _note_missing_classes(listing: Listing) -> None:
         shown = "; ".join(f"'{domain}' has no '{label}'" for domain, label in lacking[:3])
         more = f"; and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         warnings.warn(f"Not all domains have all classes: {shown}{more}.", stacklevel=4)
+
+
+def _note_spellings(listing: Listing) -> None:
+    """Warns of classes, and of domains, that differ in nothing but upper and lower case: most likely they are one."""
+    for kind, names in (("Classes", listing.classes), ("Domains", listing.domains)):
+        by_spelling: dict[str, list[str]] = {}
+        for name in names:
+            by_spelling.setdefault(name.casefold(), []).append(name)
+        alike = next((same for same in by_spelling.values() if len(same) > 1), None)
+        if alike:
+            named = " and ".join(f"'{name}'" for name in alike)
+            warnings.warn(
+                f"{kind} {named} differ in upper and lower case only, and are taken for different ones; give them one "
+                "name if they are the same.",
+                stacklevel=4,
+            )
 
 
 def _guess_size_class(listing: Listing) -> str:

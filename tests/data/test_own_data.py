@@ -312,6 +312,15 @@ def test_images_at_another_depth_are_not_dropped_without_a_word(folder, root):
     assert sum(made.card.domains.values()) == 36
 
 
+def test_classes_that_differ_in_case_only_are_named(tmp_path, root):
+    for site, label in (("a", "cat"), ("b", "cat"), ("c", "Cat"), ("d", "Cat"), ("a", "dog"), ("c", "dog")):
+        (tmp_path / "mine" / site / label).mkdir(parents=True)
+        for seed in range(2):
+            picture(8, 8, seed=seed).save(tmp_path / "mine" / site / label / f"{seed}.png")
+    with pytest.warns(UserWarning, match="Classes 'Cat' and 'cat' differ in upper and lower case only"):
+        assert prepare(str(tmp_path / "mine")).card.classes == ("Cat", "cat", "dog")
+
+
 def test_pictures_of_kinds_that_are_not_read_are_not_dropped_without_a_word(folder, root):
     for name in ("phone.HEIC", "scan.dcm", "._phone.heic", "notes.txt"):
         (folder / "größe" / "cat" / name).write_bytes(b"not read")
