@@ -53,6 +53,13 @@ def test_a_built_in_dataset_is_measured_and_ends_in_a_picture(tmp_path):
     assert "Next: shiftbed shift ColoredDigits --matrix" in said
 
 
+def test_a_share_that_chance_gives_bounds_no_total_variation():
+    assert cli_shift.told_apart(0.915, 0.01).endswith("their total variation is at least 0.830 ± 0.020.")
+    for accuracy in (0.48, 0.527):
+        said = cli_shift.told_apart(accuracy, 0.018)
+        assert "at least" not in said and "chance gives too" in said
+
+
 def test_json_is_what_the_folder_keeps(tmp_path):
     said = call("ColoredDigits", "--runs", "1", "--most", "100", "--no-baseline", "--json", "--out", str(tmp_path))
     read = json.loads(said)
