@@ -13,7 +13,7 @@ def predictions(folder: Path) -> list[dict[str, Any]]:
     """Accuracies predicted without labels, one row each.
 
     A row has dataset, domain, algorithm, job, method, accuracy (as predicted), low, high, level, true, images, trust,
-    and from `predict_sweep` also the method that was named, if any (`asked`), what it was fitted on (`fitted_on`)
+    and from `predict_sweep` also the method that was asked for (`asked`), what it was fitted on (`fitted_on`)
     and how predictions were made (`revision`).
     """
     path = folder / ACCURACY / PREDICTIONS

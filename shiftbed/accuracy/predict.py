@@ -22,7 +22,7 @@ from shiftbed.accuracy.domains import (
 from shiftbed.accuracy.extraction import AnyModel, DomainImages, Extractor, Images
 from shiftbed.accuracy.methods import METHODS, Method
 from shiftbed.accuracy.outputs import Outputs
-from shiftbed.accuracy.summary import AccuracyPrediction, FittedPredictor, summarise
+from shiftbed.accuracy.summary import DEFAULT, AccuracyPrediction, FittedPredictor, summarise
 from shiftbed.errors import DataError
 from shiftbed.training.model import Model, load, weights_file
 from shiftbed.training.store import LocalStore
@@ -50,9 +50,8 @@ def predict_accuracy(
         images: A folder of image files, DATASET/DOMAIN, an array N×H×W×C, or a list of files or arrays.
         source: Labelled images that the model was not trained on, or a dataset of such; a run knows its own.
         domains: By name, labelled images to fit on, or the name of a dataset of such.
-        method: The method whose estimate is reported first; all are in the result. By default it is the one that errs
-            least on labelled domains left out, or their mean accuracy (`mean`) where none errs less than that; where
-            `atc-mc` cannot be fitted (the model makes no error on the source) a direct estimate stands for it.
+        method: The method whose estimate is reported first; all are in the result. By default it is `atc-mc`, and
+            where that cannot be fitted (the model makes no error on the source) a direct estimate stands for it.
         level: The probability with which the interval is meant to hold.
         device: Where a run's model predicts.
         skip_corrupt: Leave out files of a folder that cannot be read.
@@ -62,7 +61,7 @@ def predict_accuracy(
         DataError: There are fewer than two images, no labelled source, other classes, outputs that are not finite, or
             the method that was named cannot be used.
     """
-    chosen = METHODS[method] if method else None
+    chosen = METHODS[method or DEFAULT]
     if not 0 < level < 1:
         raise DataError(f"An interval holds with a probability between 0 and 1, not {level:g}.")
     run = Path(model) if isinstance(model, str | Path) else None
@@ -81,7 +80,7 @@ def predict_accuracy(
     known = _source(source, folder, classes, seen)
     reference_outputs = extract(known)
     _same_classes(outputs, reference_outputs, classes)
-    if chosen is not None and chosen.missing(reference_outputs):
+    if chosen.missing(reference_outputs):
         raise cannot(chosen, reference_outputs)
     why = ""
     try:

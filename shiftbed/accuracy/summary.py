@@ -2,21 +2,19 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from shiftbed.accuracy.fitting import mean_errors
 from shiftbed.accuracy.intervals import AccuracyPredictor
-from shiftbed.accuracy.leading import MEAN, leading
 from shiftbed.accuracy.methods import METHODS, Method
 from shiftbed.accuracy.nearness import Surroundings
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.reference import Reference
 from shiftbed.errors import DataError
 
-DEFAULT = "atc-mc"  # what stands where nothing can be fitted, and what is asked whether it can
+DEFAULT = "atc-mc"  # named before any data were seen: choosing the best on the labelled domains would flatter it
 INSTEAD = (DEFAULT, "doc", "cot", "average-confidence")  # in this order, where a method's estimate is of no use
 DIRECT = ("average-confidence", "atc-mc", "atc-ne", "doc", "cot")
 
@@ -54,7 +52,7 @@ class AccuracyPrediction:
         high: The upper end.
         level: The probability with which the interval is meant to hold; None if it is only the spread of the methods
             that need no labelled domains.
-        method: The chosen method; `mean` where the mean accuracy of the labelled domains stands for all of them.
+        method: The chosen method.
         images: How many images there are.
         domains: How many labelled domains the methods were fitted on, in how many `groups`.
         groups: How many groups these are.
@@ -119,43 +117,34 @@ class FittedPredictor:
             images.append(len(domain))
             self.surroundings.add(domain, group)
         self.accuracies, self.groups, self.images = np.array(accuracies), np.array(groups), np.array(images)
-        self.level, self.shared = level, shared
         scores = np.array(rows).reshape(len(rows), len(self.methods))
         self.predictors: dict[str, AccuracyPredictor] = {}
-        self.fitted_scores: dict[str, np.ndarray] = {}
         self.unusable: dict[str, DataError] = {}
         for method, column in zip(self.methods, scores.T, strict=True):
             try:
                 self.predictors[method.name] = AccuracyPredictor.fit(
                     column, self.accuracies, self.groups, self.images, level, shared
                 )
-                self.fitted_scores[method.name] = column
             except DataError as error:  # a constant score says nothing; others may
                 self.unusable[method.name] = error
 
     def _scores(self, domain: Outputs) -> list[float]:
         return [method.score(domain, self.reference) for method in self.methods]
 
-    @cached_property
-    def lead(self) -> tuple[str, AccuracyPredictor]:
-        """The method that leads where none is named, and its predictor."""
-        labelled = self.accuracies, self.groups, self.images
-        return leading(self.predictors, self.fitted_scores, *labelled, self.level, self.shared)
-
     @property
     def baseline(self) -> float:
-        """The mean absolute error of predicting the mean of the labelled domains of other groups."""
+        """The mean absolute error of always predicting the mean of the labelled domains of other groups."""
         return float(np.abs(mean_errors(self.accuracies, self.groups)).mean())
 
-    def estimates(self, domain: Outputs, lead: tuple[str, AccuracyPredictor] | None = None) -> dict[str, Estimate]:
-        """What every fitted method says of an unlabelled domain, and the one that leads by a predictor of its own."""
-        scores = dict(zip((method.name for method in self.methods), self._scores(domain), strict=True))
+    def estimates(self, domain: Outputs) -> dict[str, Estimate]:
+        """What every fitted method says of an unlabelled domain."""
         found = {}
-        for name, predictor in {**self.predictors, **dict([lead] if lead else [])}.items():
-            score = scores.get(name, 0.0)  # the mean has none
-            error = float(np.abs(predictor.errors).mean())
-            outside = not predictor.line.lowest <= score <= predictor.line.highest
-            found[name] = Estimate(name, *predictor.predict(score, len(domain)), error, outside)
+        for method, score in zip(self.methods, self._scores(domain), strict=True):
+            predictor = self.predictors.get(method.name)
+            if predictor is not None:
+                error = float(np.abs(predictor.errors).mean())
+                outside = not predictor.line.lowest <= score <= predictor.line.highest
+                found[method.name] = Estimate(method.name, *predictor.predict(score, len(domain)), error, outside)
         return found
 
 
@@ -167,21 +156,20 @@ def direct_estimates(domain: Outputs, reference: Reference) -> dict[str, float]:
 
 
 def summarise(
-    outputs: Outputs, fitted: FittedPredictor, method: Method | None, level: float, strict: bool = False
+    outputs: Outputs, fitted: FittedPredictor, method: Method, level: float, strict: bool = False
 ) -> AccuracyPrediction:
     """The prediction for a domain by a fitted method; where it could not be fitted, by the direct ones, which says why.
 
     Args:
         outputs: The domain's.
         fitted: Methods fitted on labelled domains.
-        method: The one whose estimate is reported; by default the one that errs least on left-out labelled domains.
+        method: The one whose estimate is reported.
         level: The probability with which its interval is meant to hold.
         strict: Whether a method that could not be fitted on them is refused.
 
     Raises:
         DataError: The method could not be fitted, and nothing may stand for it.
     """
-    named, method = method, method or METHODS[DEFAULT]
     if strict and len(fitted.accuracies) > 0 and method.name in fitted.unusable:
         others = ", ".join(fitted.predictors)
         instead = f"name another --method ({others})" if others else "fit on other domains"
@@ -195,18 +183,17 @@ def summarise(
     }
     if method.name in fitted.unusable:
         return _direct(outputs, fitted, method, shared)
-    lead = (method.name, fitted.predictors[method.name]) if named else fitted.lead
-    estimates = fitted.estimates(outputs, lead)
-    first = estimates[lead[0]]
+    estimates = fitted.estimates(outputs)
+    first = estimates[method.name]
     return AccuracyPrediction(
         first.accuracy,
         first.low,
         first.high,
         level=level,
-        method=first.method,
+        method=method.name,
         baseline=fitted.baseline,
         estimates=tuple(estimates.values()),
-        trust=_trust(outputs, fitted, first, lead[1], level),
+        trust=_trust(outputs, fitted, first, level),
         **shared,
     )
 
@@ -254,27 +241,20 @@ def _constant(outputs: Outputs) -> bool:
     return float(np.ptp(outputs.log_probabilities, axis=0).max()) < SAME
 
 
-def _trust(
-    outputs: Outputs, fitted: FittedPredictor, first: Estimate, predictor: AccuracyPredictor, level: float
-) -> str:
+def _trust(outputs: Outputs, fitted: FittedPredictor, first: Estimate, level: float) -> str:
     """How far a fitted estimate can be relied on."""
     images, directions = min(len(outputs), int(fitted.images.min())), fitted.surroundings.directions
     doubts = []
-    if first.method == MEAN:
-        doubts.append(
-            "On labelled domains that it has not seen no method errs clearly less than always predicting their mean, "
-            f"which errs by {fitted.baseline:.1%}: this is that mean, whatever these images look like."
-        )
-    elif first.error >= fitted.baseline:
+    if first.error >= fitted.baseline:
         doubts.append(
             f"On labelled domains that it has not seen {first.method} errs by {first.error:.1%}, and always predicting "
-            f"their mean by {fitted.baseline:.1%}: its score tells nothing of the accuracy here."
+            f"their mean by {fitted.baseline:.1%}: on them its score tells nothing."
         )
     if first.extrapolated:
         doubts.append(
             f"Its {first.method} score lies outside those of the labelled domains: the line is extended beyond them."
         )
-    if not np.isfinite(predictor.width):
+    if not np.isfinite(fitted.predictors[first.method].width):
         groups = len(set(fitted.groups.tolist()))
         doubts.append(f"{groups} groups of labelled domains are too few for an interval at {level:.0%}.")
     elif first.low <= 0 and first.high >= 1:

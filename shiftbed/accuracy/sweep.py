@@ -12,7 +12,7 @@ from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.kept import ACCURACY, PREDICTIONS, predictions
 from shiftbed.accuracy.methods import METHODS, Method
 from shiftbed.accuracy.predict import cannot
-from shiftbed.accuracy.summary import FittedPredictor, summarise
+from shiftbed.accuracy.summary import DEFAULT, FittedPredictor, summarise
 from shiftbed.data import card
 from shiftbed.errors import DataError, StoreError
 from shiftbed.selection import JobRecords, cross_validating
@@ -24,7 +24,7 @@ from shiftbed.training.store import LocalStore, write_json
 
 Row = dict[str, Any]
 SHOWN = ("accuracy", "low", "high", "level", "images", "trust")
-REVISION = 3  # of how predictions are made: rows of another are made anew
+REVISION = 2  # of how predictions are made: rows of another are made anew
 
 
 def predict_sweep(
@@ -45,8 +45,8 @@ def predict_sweep(
 
     Args:
         folder: The sweep's folder.
-        method: The method, by default for each model the one that errs least on left-out corruptions, or their mean
-            accuracy where none errs less; where scores are the same on all of them, a direct estimate stands for it.
+        method: The method, by default `atc-mc`; where a model's score is the same on all corrupted images, a direct
+            estimate stands for it.
         level: The probability with which intervals are meant to hold.
         severities: Of the corruptions of held-out images that the method is fitted on.
         images: How many held-out images.
@@ -59,7 +59,7 @@ def predict_sweep(
     Raises:
         StoreError: No finished job kept its weights.
     """
-    folder, chosen = Path(folder), METHODS[method] if method else None
+    folder, chosen = Path(folder), METHODS[method or DEFAULT]
     jobs = models(folder)
     wanted = {(job.id, domain) for job in jobs for domain in job.description["test_domains"]}
     fitted_on = {"images": images, "severities": list(severities)}
@@ -67,7 +67,7 @@ def predict_sweep(
         row
         for row in predictions(folder)
         if (row["job"], row["domain"]) in wanted
-        and row.get("asked") == (chosen.name if chosen else None)
+        and row.get("asked") == chosen.name
         and row["level"] in (level, None)  # without labelled domains there is no level
         and row.get("fitted_on") == fitted_on
         and row.get("revision") == REVISION
@@ -83,7 +83,7 @@ def predict_sweep(
             on_progress("predicting accuracies", len({row["job"] for row in rows}), len(jobs))
             extract = Extractor(load(_folder(folder, job), device))
             outputs = extract(source)
-            if chosen is not None and chosen.missing(outputs):
+            if chosen.missing(outputs):
                 raise cannot(chosen, outputs)
             fitted = FittedPredictor(outputs, ((extract(one), one.group) for one in labelled), level, True, why)
             tests = job.description["test_domains"]
@@ -95,7 +95,7 @@ def predict_sweep(
 
 
 def _row(
-    job: JobRecords, domain: str, extract: Extractor, fitted: FittedPredictor, method: Method | None, level: float
+    job: JobRecords, domain: str, extract: Extractor, fitted: FittedPredictor, method: Method, level: float
 ) -> Row:
     """The prediction for one model on one of its test domains; the labels there are for the truth beside it alone."""
     about = job.description
@@ -104,7 +104,7 @@ def _row(
     made = summarise(outputs, fitted, method, level)
     who = {"dataset": about["dataset"], "domain": domain, "algorithm": about["algorithm"], "job": job.id}
     numbers = {name: getattr(made, name) for name in SHOWN}
-    return {**who, "method": made.method, "asked": method.name if method else None, **numbers, "true": outputs.accuracy}
+    return {**who, "method": made.method, "asked": method.name, **numbers, "true": outputs.accuracy}
 
 
 def _folder(folder: Path, job: JobRecords) -> Path:

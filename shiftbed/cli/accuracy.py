@@ -40,12 +40,7 @@ def predict(
     fit: Annotated[
         str | None, typer.Option(help="A dataset of labelled domains to fit on; by default the source, corrupted.")
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="The method that is reported first; by default what errs least on labelled domains left out."
-        ),
-    ] = None,
+    method: Annotated[str | None, typer.Option(help="The method that is reported first; by default atc-mc.")] = None,
     level: Annotated[float, typer.Option(min=0.5, max=0.99, help="How often the interval shall hold.")] = 0.9,
     unsure: Annotated[Path | None, typer.Option(help="Write the images it is least sure of as CSV and PNG.")] = None,
     skip_corrupt: SkipCorrupt = False,

@@ -1,5 +1,7 @@
 """What is said where no line can be fitted, and when nobody is told to rely on a prediction."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -175,3 +177,24 @@ def test_a_summary_says_once_why_there_is_no_interval_and_what_is_farthest():
         "Of ERM on d, farthest outside, it said: far",
     ]
     assert not any("farthest" in line for line in summary(rows[-1:]))
+
+
+def test_a_method_that_errs_no_less_than_the_mean_of_the_labelled_domains_is_not_relied_on():
+    random = np.random.default_rng(0)
+
+    def domain(right, name):  # how sure the model is says nothing of how often it is right
+        logits = np.stack([random.normal(random.normal(1, 0.2), 0.5, 300), np.zeros(300)], axis=1)
+        predictions = logits.argmax(axis=1)
+        wrong = random.random(300) > right
+        return Outputs(logits, None, np.where(wrong, 1 - predictions, predictions), name=name)
+
+    shares = random.uniform(0.4, 0.8, 15)
+    given = FittedPredictor(domain(0.6, "source"), [(domain(share, str(n)), str(n)) for n, share in enumerate(shares)])
+    here = replace(domain(0.5, "here"), labels=None)
+    errors = {name: float(np.abs(one.errors).mean()) for name, one in given.predictors.items()}
+    worst, best = (which(errors, key=errors.get) for which in (max, min))
+    assert errors[best] < given.baseline <= errors[worst]
+    made = summarise(here, given, METHODS[worst], 0.9)
+    assert f"always predicting their mean by {given.baseline:.1%}: on them its score tells nothing." in made.trust
+    assert "rely on it" not in made.trust
+    assert "its score tells nothing" not in summarise(here, given, METHODS[best], 0.9).trust
