@@ -43,16 +43,17 @@ def oracle_gap(subject: Subject) -> Finding:
     level = LEVEL / len(rows)  # many are tested, so each must be the surer
     sure = [row for row in rows if row["gap"] > 0 and row["p"] < level]
     largest = max(rows, key=lambda row: row["gap"])
+    gap = f"{round(largest['gap'], 1) + 0.0:+.1f} points"  # which is never -0.0
     where = f"{largest['algorithm']} on {largest['dataset']} against {largest['selection']}"
     verdict: Verdict = "clear"
     if sure:
         verdict = "exposed"
-        words = f"{len(sure)} of {len(rows)} gaps are more than chance; the largest is {largest['gap']:+.1f} points"
+        words = f"{len(sure)} of {len(rows)} gaps are more than chance; the largest is {gap}"
     elif largest["gap"] > 0 and all(smallest_p(row["n"]) >= level for row in rows):
         verdict = "unknown"
-        words = f"too few trials and test domains to tell from chance; the largest gap is {largest['gap']:+.1f} points"
+        words = f"too few trials and test domains to tell from chance; the largest gap is {gap}"
     else:
-        words = f"no gap is more than chance; the largest is {largest['gap']:+.1f} points"
+        words = f"no gap is more than chance; the largest is {gap}"
     rules = list(dict.fromkeys(row["selection"] for row in rows))
     grids = [_gap_grid(rule, [row for row in rows if row["selection"] == rule], level) for rule in rules]
     return Finding(SOURCE, verdict, f"{words} ({where}).", grids)

@@ -128,7 +128,9 @@ def list_folder(folder: Path) -> Listing:
                 "them as .jpg or .png."
             )
         if not found:
-            raise DataError(f"Domain '{domain.name}' in {folder} has no images; they belong in {domain}/CLASS/.")
+            beside = images_in(domain)
+            has = f"{len(beside)} images in no class, such as {beside[0]}" if beside else "no images"
+            raise DataError(f"Domain '{domain.name}' in {folder} has {has}; they belong in {domain}/CLASS/.")
         examples += found
         unread += others
     if elsewhere:

@@ -23,7 +23,8 @@ def note_of_shared(dataset: MultiDomainDataset, counts: np.ndarray) -> list[str]
     if not between.any():
         return []
     one, other = (dataset.domains[int(place)].name for place in np.unravel_index(between.argmax(), between.shape))
+    most = int(between.max())
+    shared = "1 example lies" if most == 1 else f"{most:,} examples lie"
     return [
-        f"Of '{one}', {between.max():,} examples lie in '{other}' too, byte for byte: domains that share examples look "
-        "nearer than they are."
+        f"Of '{one}', {shared} in '{other}' too, byte for byte: domains that share examples look nearer than they are."
     ]

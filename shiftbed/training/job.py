@@ -140,8 +140,8 @@ class Job:
         )
         if job.id != description["id"]:
             raise StoreError(
-                f"Job {description['id']} ({job.algorithm} on {job.dataset}) was planned with another version of the "
-                f"dataset or the algorithm; plan the sweep again."
+                f"Job {description['id']} ({job.algorithm} on {job.dataset}) is of another version of the dataset or "
+                "the algorithm, which has changed since; train or sweep again, into another folder."
             )
         return job
 

@@ -112,6 +112,12 @@ def test_the_gap_is_oracle_minus_honest_and_exposed_only_beyond_chance():
     assert found.verdict == "unknown" and "too few trials and test domains" in found.sentence  # one pair may be chance
 
 
+def test_a_gap_that_rounds_to_nothing_has_no_minus(monkeypatch):
+    (row,) = oracle_gap(subject(jobs("a"))).grids[0].data
+    monkeypatch.setattr("shiftbed.audit.oracle._gaps", lambda *_: [{**row, "gap": -0.04}])
+    assert "+0.0 points" in oracle_gap(subject(jobs("a"))).sentence
+
+
 def test_where_nothing_leaks_the_change_is_none():
     equal = {f"{name}/{part}": 0.5 for name in "abcde" for part in ("in", "out")}
     made = [made_job(draw, [(10, equal)], tested=tuple("abc"), domains=tuple("abcde")) for draw in (0, 1)]

@@ -448,6 +448,13 @@ def test_equal_files_in_two_domains_are_reported(folder, root):
             "'größe' in .* has no images",
         ),
         (
+            lambda folder: [
+                image.rename(folder / "größe" / f"{n}{image.suffix}")
+                for n, image in enumerate(sorted((folder / "größe").glob("*/*")))
+            ],
+            r"'größe' in .* has \d+ images in no class, such as .*größe/.*; they belong in .*größe/CLASS/\.",
+        ),
+        (
             lambda folder: (folder / "größe" / "dog & cow").rename(folder / "größe" / "dogs"),
             "Class 'dogs' is in domain 'größe' only",
         ),

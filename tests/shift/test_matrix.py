@@ -208,6 +208,7 @@ def test_examples_that_two_domains_share_are_counted():
     (said,) = note_of_shared(dataset, counts)
     assert said.startswith("Of 'd0', 5 examples lie in 'd1' too")
     assert note_of_shared(dataset, np.diag([0, 0, 1])) == []
+    assert note_of_shared(dataset, np.eye(3, k=1, dtype=int))[0].startswith("Of 'd0', 1 example lies in 'd1' too")
 
 
 def test_the_published_plane_is_that_of_the_authors():
