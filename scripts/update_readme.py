@@ -3,7 +3,6 @@
 Run: python scripts/update_readme.py
 """
 
-import inspect
 import re
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def algorithm_table() -> str:
     rows = ["| algorithm | idea | paper |", "| --- | --- | --- |"]
     for name in ALGORITHMS:
         entry = ALGORITHMS[name]
-        rows.append(f"| {name} | {(entry.cls.__doc__ or '').splitlines()[0]} | {entry.paper} |")
+        rows.append(f"| {name} | {entry.idea} | {entry.paper} |")
     return "\n".join(rows)
 
 
@@ -40,7 +39,7 @@ def algorithm_page() -> str:
     ]
     for name in ALGORITHMS:
         entry = ALGORITHMS[name]
-        parts += [f"## {name}", inspect.cleandoc(entry.cls.__doc__ or "").split("\n\nAttributes:")[0]]
+        parts += [f"## {name}", entry.about]
         facts = [f"- paper: {entry.paper}"]
         if entry.needs:
             facts.append(f"- needs: {', '.join(entry.needs)}")

@@ -33,7 +33,10 @@ def what_is_wrong(found: Mapping[str, Any]) -> str:
         return f"has '{place}', which is no field there; remove it"
     if found["type"] == "missing":
         return f"needs '{place}'"
-    return f"has a wrong '{place}': {found['msg'].replace('Input should', 'it should')}"
+    if found["type"] == "too_short":
+        return f"has no '{place}'; name at least one"
+    own = found.get("ctx", {}).get("error")  # of a check of ours, which pydantic would put a prefix before
+    return f"has a wrong '{place}': {own or found['msg'].replace('Input should', 'it should')}"
 
 
 class UnknownNameError(ShiftbedError):

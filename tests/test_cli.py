@@ -128,6 +128,7 @@ def test_lists_fit_eighty_columns_and_end_with_the_next_command(shiftbed, comman
         (("recipes", "domainbed"), ["resnet50", "frozen-statistics", "evaluate first", "4,000"]),
         (("recipes", "domainbed", "--dataset=coloredmnist"), ["mnist-convnet", "10,000"]),
         (("benchmarks", "ood-bench-correlation"), ["ERDG", "oracle, ood-validation", "960"]),
+        (("benchmarks", "domainbed"), ["those of its", "DomainNet", "first public code are taken. "]),
     ],
 )
 def test_one_of_a_list_is_shown_whole_in_eighty_columns(shiftbed, words, known):

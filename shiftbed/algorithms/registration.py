@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,16 @@ class AlgorithmEntry(NamedTuple):
     revision: int | str
     separable: bool
     capturable: bool
+
+    @property
+    def about(self) -> str:
+        """What it does, and where it departs from its paper: its docstring without what it lists of the code."""
+        return inspect.cleandoc(self.cls.__doc__ or "").split("\n\nAttributes:")[0]
+
+    @property
+    def idea(self) -> str:
+        """What it does, in a line."""
+        return self.about.partition("\n")[0]
 
     def space(self, dataset: str = "", size_class: SizeClass = "large") -> Space:
         """Its own hyperparameters on a dataset."""

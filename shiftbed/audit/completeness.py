@@ -11,7 +11,7 @@ import numpy as np
 from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import StoreError
-from shiftbed.selection import SELECTIONS, cadence
+from shiftbed.selection import SELECTIONS, Cadence
 from shiftbed.tables import AVERAGE, Table
 from shiftbed.tables.grids import Entry, Grid
 from shiftbed.tables.missing import MissingJob, named_jobs
@@ -68,11 +68,11 @@ def _cut(subject: Subject) -> list[str]:
     found = []
     for task in subject.tasks:
         counts = (task.steps >= 0).sum(axis=1)
-        usual: dict[tuple[int, bool], int] = defaultdict(int)
+        usual: dict[Cadence, int] = defaultdict(int)
         for about, count in zip(task.abouts, counts, strict=True):
-            usual[cadence(about)] = max(usual[cadence(about)], int(count))
+            usual[Cadence.of(about)] = max(usual[Cadence.of(about)], int(count))
         for about, status, count in zip(task.abouts, task.statuses, counts, strict=True):
-            if status == "done" and count < usual[cadence(about)]:
+            if status == "done" and count < usual[Cadence.of(about)]:
                 found.append(about["id"])
     return found
 

@@ -233,6 +233,11 @@ class Benchmark(Checked):
         """The algorithms of its parts, each once."""
         return list(dict.fromkeys(name for part in self.parts for name in getattr(part, "algorithms", ())))
 
+    @property
+    def selections(self) -> list[str]:
+        """The rules of its parts, each once."""
+        return list(dict.fromkeys(name for part in self.parts for name in getattr(part, "selections", ())))
+
 
 def benchmark_names() -> list[str]:
     """The benchmarks there are."""

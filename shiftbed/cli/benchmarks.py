@@ -53,24 +53,21 @@ def benchmarks(
     from shiftbed.benchmarks import benchmark_names, find, job_count
     from shiftbed.report.show import facts_table
 
-    if name and not as_json:
-        one = find(name)
-        paper = one.paper or None
-        facts = {"name": one.name, "version": one.version, "what": one.summary, "paper": paper, "notes": one.notes}
-        facts["algorithms"] = one.algorithms
-        facts["selections"] = list(
-            dict.fromkeys(rule for part in one.parts for rule in getattr(part, "selections", ()))
-        )
-        console.print(facts_table({key: value for key, value in facts.items() if value}))
-        console.print(_parts_table(one, {part.name: job_count(part) for part in one.parts}))
-        next_command(f"shiftbed benchmark {one.name} --dry-run")
-        return
-    found = [
-        (one, sum(job_count(part) for part in one.parts)) for one in map(find, [name] if name else benchmark_names())
-    ]
+    asked = [find(one) for one in ([name] if name else benchmark_names())]
+    found = [(one, sum(job_count(part) for part in one.parts)) for one in asked]
     if as_json:
         rows = [{**one.model_dump(exclude={"parts"}), "datasets": one.datasets, "jobs": jobs} for one, jobs in found]
         print(json.dumps(rows))
+        return
+    if name:
+        (one,) = asked
+        facts = {
+            fact: getattr(one, fact) for fact in ("name", "version", "summary", "paper", "algorithms", "selections")
+        }
+        facts["notes"] = "\n".join(one.notes)
+        console.print(facts_table({fact: value for fact, value in facts.items() if value}))
+        console.print(_parts_table(one, {part.name: job_count(part) for part in one.parts}))
+        next_command(f"shiftbed benchmark {one.name} --dry-run")
         return
     table = RichTable("benchmark", "what", "jobs")
     table.columns[0].no_wrap = True

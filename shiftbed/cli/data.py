@@ -124,7 +124,7 @@ def algorithms(
         print(json.dumps(rows))
     elif name:
         console.print(show.algorithm_card(name))
-        which = word(ALGORITHMS.canonical_name(name)) + "".join(f" --code {word(str(path))}" for path in code or [])
+        which = word(ALGORITHMS.canonical_name(name)) + with_files(code)
         next_command(f"shiftbed hparams {which}", f"shiftbed train EmojiStyles {which} --test noto")
     else:
         console.print(show.algorithm_table())

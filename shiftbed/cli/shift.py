@@ -243,17 +243,17 @@ def _print(made: "ShiftMeasurement | None", others: "list[ShiftEstimate]") -> No
     if made is None:
         return
     if made.accuracy is not None and made.bound is not None:
-        say(told_apart(made.accuracy.value, made.accuracy.standard_error or 0.0))
+        say(bound_in_words(made.accuracy.value, made.accuracy.standard_error or 0.0, made.bound))
     for note in (*made.notes, *made.diversity.notes, *made.correlation.notes):
         say(f"Note: {note}.")
 
 
-def told_apart(accuracy: float, error: float) -> str:
+def bound_in_words(accuracy: float, error: float, bound: float) -> str:
     """What follows from how well held-out examples are told apart; of a share near one half that is nothing."""
     share = f"Held-out examples are told apart with accuracy {accuracy:.3f} ± {error:.3f}"
     if accuracy - 2 * error <= 0.5:
         return f"{share}, which chance gives too: nothing is known of their total variation."
-    return f"{share}: their total variation is at least {2 * accuracy - 1:.3f} ± {2 * error:.3f}."
+    return f"{share}: their total variation is at least {bound:.3f} ± {2 * error:.3f}."
 
 
 def _bounds(run: Path, asked: Asked) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from shiftbed.cli.shared import (
     with_files,
     word,
 )
-from shiftbed.errors import ShiftbedError
 
 if TYPE_CHECKING:
     from shiftbed.selection import JobRecords
@@ -90,8 +89,6 @@ def train(
 
     Run again, it continues where it stopped.
     """
-    from shiftbed.data import card
-    from shiftbed.report import show
     from shiftbed.report.live import training_bar
     from shiftbed.sweeps.verbs import train as run_train
 
@@ -122,15 +119,19 @@ def train(
             raise KeyboardInterrupt
         return job
 
-    if not names(test):
-        known = card(dataset)
-        raise ShiftbedError(f"Name the domain to test with --test; {known.name} has {', '.join(known.domains)}.")
     for note in [] if as_json else recipe_notes(recipe, [dataset]):
         say(note)
     job = stoppable(run, "the same command")
     if as_json:
         print(json.dumps({"job": job.description, "status": job.status, "step": job.step, "records": job.rows}))
-        return
+    else:
+        _show(job, out, recipe, with_files(code))
+
+
+def _show(job: "JobRecords", out: Path, recipe: str, files: str) -> None:
+    """How a job ended, where its records are, and what to do next with the same recipe and files of classes."""
+    from shiftbed.report import show
+
     if job.status == "diverged":
         last = "with its last good records" if job.rows else "before its first evaluation"
         say(f"The loss became infinite or not a number at step {job.step}: the job ended as diverged, {last}.")
@@ -141,7 +142,6 @@ def train(
     what = "Records and weights" if kept else "Records (the weights were not kept)"
     say(f"{what}: {folder}")
     more = ",".join(dict.fromkeys(("ERM", job.description["algorithm"], "CORAL")))
-    files = with_files(code)
     again = [f"shiftbed best {word(out)}{files}"] if not kept and job.status == "done" else []  # which makes them
     given = "" if recipe == "quick" else f" --recipe {word(recipe)}"
     what = f"{word(job.description['dataset'])} --algorithms {quote(more)}{given}{files}"

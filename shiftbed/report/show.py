@@ -1,6 +1,5 @@
 """What commands show in the terminal, as tables."""
 
-import inspect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -49,10 +48,9 @@ def algorithm_card(name: str) -> Table:
     from shiftbed.algorithms import ALGORITHMS  # imports torch, which other tables do without
 
     entry = ALGORITHMS[name]
-    about = inspect.cleandoc(entry.cls.__doc__ or "").split("\n\nAttributes:")[0]
     facts = {
         "name": ALGORITHMS.canonical_name(name),
-        "what it does": "\n\n".join(" ".join(part.split()) for part in about.split("\n\n")),
+        "what it does": "\n\n".join(" ".join(part.split()) for part in entry.about.split("\n\n")),
         "paper": entry.paper or None,
         "needs": entry.needs or None,
         "own selection": entry.selection,
@@ -96,10 +94,9 @@ def algorithm_table() -> Table:
     table = Table("algorithm", "idea", "its hyperparameters")
     for name in ALGORITHMS:
         entry = ALGORITHMS[name]
-        idea = (entry.cls.__doc__ or "").strip().split("\n")[0]
         needs = f"; needs {', '.join(entry.needs)}" if entry.needs else ""
         selection = f"; selected by {entry.selection}" if entry.selection else ""
-        table.add_row(name, f"{idea}\n[dim]{entry.paper}{needs}{selection}[/dim]", "\n".join(entry.space()))
+        table.add_row(name, f"{entry.idea}\n[dim]{entry.paper}{needs}{selection}[/dim]", "\n".join(entry.space()))
     return table
 
 

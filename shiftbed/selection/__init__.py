@@ -1,12 +1,12 @@
 """Model selection: pure rules that pick a job and a step from records."""
 
 from shiftbed.selection.evidence import Companions, Evidence, cross_validating
-from shiftbed.selection.records import CADENCE, Cell, Column, JobRecords, TaskRecords, Variant, cadence, tasks_of
+from shiftbed.selection.records import Cadence, Cell, Column, JobRecords, TaskRecords, Variant, tasks_of
 from shiftbed.selection.rules import SELECTIONS, Choice, Selection, own_rule
 
 __all__ = [
-    "CADENCE",
     "SELECTIONS",
+    "Cadence",
     "Cell",
     "Choice",
     "Column",
@@ -16,7 +16,6 @@ __all__ = [
     "Selection",
     "TaskRecords",
     "Variant",
-    "cadence",
     "cross_validating",
     "own_rule",
     "tasks_of",

@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import digest
 from shiftbed.protocols import LeaveOut
-from shiftbed.selection.records import CADENCE, NO_STEP, Cell, Column, JobRecords, TaskRecords, over_domains, tasks_of
+from shiftbed.selection.records import NO_STEP, Cadence, Cell, Column, JobRecords, TaskRecords, over_domains, tasks_of
 
 PAIR = "pair"  # a domain that is tested together with this one, by a job that is otherwise the same
 ELSEWHERE = "elsewhere"  # a task of another dataset
@@ -107,7 +107,7 @@ def cross_validating(jobs: Iterable[JobRecords]) -> set[str]:
 def _question(task: TaskRecords) -> str:
     """What tasks share that differ in their test domains alone."""
     about = task.abouts[0]
-    recipe = {name: value for name, value in about["recipe"].items() if name not in ("summary", *CADENCE)}
+    recipe = {name: value for name, value in about["recipe"].items() if name not in ("summary", *Cadence._fields)}
     split_by = {name: value for name, value in about["task"].items() if name != "test"}
     return digest([about["dataset"], about["version"], recipe, about["overrides"], split_by])
 

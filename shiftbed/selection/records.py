@@ -14,12 +14,21 @@ import numpy as np
 from shiftbed.hashing import canonical
 
 NO_STEP = -1
-CADENCE = ("evaluate_every", "evaluate_first")  # fields of a recipe that are in no id: looking changes no result
 
 
-def cadence(about: dict[str, Any]) -> tuple[int, bool]:
-    """When a job was evaluated: every so many steps, and whether after the first one too."""
-    return about["recipe"]["evaluate_every"], about["recipe"].get("evaluate_first", False)
+class Cadence(NamedTuple):
+    """When a job is evaluated: fields of its recipe that are in no id, since looking changes no result."""
+
+    evaluate_every: int
+    evaluate_first: bool = False
+
+    @classmethod
+    def of(cls, about: dict[str, Any]) -> "Cadence":
+        """That of a job by its description, in which older jobs have not all of it."""
+        return cls(**{name: value for name, value in about["recipe"].items() if name in cls._fields})
+
+    def __str__(self) -> str:
+        return f"every {self.evaluate_every} steps{' and after the first' if self.evaluate_first else ''}"
 
 
 class Column(NamedTuple):

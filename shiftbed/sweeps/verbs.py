@@ -95,8 +95,10 @@ def train(
     draw, trial, steps = int(draw), int(trial), None if steps is None else int(steps)
     known = card(str(dataset))
     tested = set(whole_names(listed(test), known.domains))
-    if not tested or draw < 0 or trial < 0:
-        raise ShiftbedError("A job tests at least one domain, and its draw and trial are 0 or more.")
+    if not tested:
+        raise ShiftbedError(f"Name the domain to test with --test; {known.name} has {', '.join(known.domains)}.")
+    if draw < 0 or trial < 0:
+        raise ShiftbedError("A job's draw and trial are 0 or more.")
     dataset = known.name
     spec = LeaveOut(tuple([name for name in known.domains if name in tested] + sorted(tested - set(known.domains))))
     runtime = find_runtime(device, deterministic)

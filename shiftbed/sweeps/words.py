@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from shiftbed.data import card
-from shiftbed.errors import HparamError
+from shiftbed.errors import HparamError, what_is_wrong
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
 from shiftbed.registry import did_you_mean, whole_names
@@ -156,12 +156,7 @@ def sweep_words(given: Mapping[str, Any], plan: Path | None = None) -> SweepWord
         where = f"The plan {plan}" if plan and word not in given else "The sweep"
         if first["type"] == "extra_forbidden":
             raise HparamError(f"{where} has no '{word}'.{did_you_mean(word, list(SweepWords.model_fields))}") from None
-        if first["type"] == "missing":
-            raise HparamError(f"{where} needs '{word}'.") from None
-        if first["type"] == "too_short":
-            raise HparamError(f"{where} has no '{word}'; name at least one.") from None
-        says = str(first.get("ctx", {}).get("error", first["msg"].replace("Input should", "it should")))
-        raise HparamError(f"{where} has a wrong '{word}': {says}.") from None
+        raise HparamError(f"{where} {what_is_wrong({**first, 'loc': (word,)})}.") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.registry import listed, one_of
 from shiftbed.selection import (
-    CADENCE,
     SELECTIONS,
+    Cadence,
     Choice,
     Column,
     Companions,
@@ -23,7 +23,6 @@ from shiftbed.selection import (
     Selection,
     TaskRecords,
     Variant,
-    cadence,
     tasks_of,
 )
 from shiftbed.sweeps.blind import refuse_sealed
@@ -33,7 +32,7 @@ from shiftbed.sweeps.records import Records, that_test
 from shiftbed.tables.estimates import StandardError
 from shiftbed.tables.grids import Grid, grid_text, render_grids, rows_csv
 from shiftbed.tables.missing import MissingJob
-from shiftbed.tables.table import Cadence, Chosen, Table, Tested, as_rows, reported_columns
+from shiftbed.tables.table import Chosen, Table, Tested, as_rows, reported_columns
 from shiftbed.training.store import LocalStore
 
 USUAL = ("training-domain-validation", "domain-cross-validation", "ood-validation", "oracle")
@@ -133,7 +132,7 @@ def _told_apart(tables: Sequence[Table]) -> list[Table]:
 
 def _facts(about: dict[str, Any]) -> dict[str, Any]:
     """The fields of a recipe and of a kind of task that make another setting, but for those that titles say."""
-    said = ("name", "steps", "summary", *CADENCE, "paper", "kind", "test", "domains", "adapt")
+    said = ("name", "steps", "summary", *Cadence._fields, "paper", "kind", "test", "domains", "adapt")
     return {name: value for name, value in {**about["recipe"], **about["task"]}.items() if name not in said}
 
 
@@ -179,7 +178,7 @@ class Setting:
 
         self.columns = sorted(columns, key=lambda column: (place(column[1]), [place(name) for name in column[0]]))
         self.design = DESIGNS[planned_designs(asked).get(self.about["setting"], REDRAW)]
-        self.cadences = sorted({cadence(about) for task in tasks for about in task.abouts})
+        self.cadences = sorted({Cadence.of(about) for task in tasks for about in task.abouts})
 
     def tables(self, selections: Sequence[Selection]) -> list[Table]:
         """The table of each selection."""
@@ -223,7 +222,7 @@ class Setting:
     def _beside(self) -> tuple[Cadence, ...]:
         """When the jobs that test one more domain were evaluated, unless as those of the setting."""
         pairs = (pair for task in self.tasks for pair in self.companions.pairs(task).values() if pair is not None)
-        found = sorted({cadence(about) for pair in pairs for about in pair.abouts})
+        found = sorted({Cadence.of(about) for pair in pairs for about in pair.abouts})
         return () if found == self.cadences else tuple(found)
 
     def _draws(self, needed: Iterable[MissingJob]) -> dict[str, tuple[int, int]]:

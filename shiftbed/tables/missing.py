@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
-from shiftbed.selection import CADENCE
+from shiftbed.selection import Cadence
 from shiftbed.sweeps.designs import REDRAW, Design
 from shiftbed.training.recipes import recipe, recipe_names
 
@@ -112,6 +112,6 @@ def _has_own_fields(about: dict[str, Any]) -> bool:
         usual = recipe(given["name"], about["dataset"]).model_dump()
     except ShiftbedError:  # a dataset that is not here
         return False
-    spoken = ("steps", "precision", "summary", *CADENCE)  # of which the last do not make another job
+    spoken = ("steps", "precision", "summary", *Cadence._fields)  # of which the last do not make another job
     compared = [name for name in usual if name in given and name not in spoken]
     return any(canonical(given[name]) != canonical(usual[name]) for name in compared)

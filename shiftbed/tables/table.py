@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shiftbed.protocols import Fixed, Flexible, TargetTrained
-from shiftbed.selection import Choice, Selection, TaskRecords, Variant, own_rule
+from shiftbed.selection import Cadence, Choice, Selection, TaskRecords, Variant, own_rule
 from shiftbed.selection import Column as RecordColumn
 from shiftbed.selection.evidence import ELSEWHERE, PAIR
 from shiftbed.sweeps.designs import REDRAW, Design
@@ -32,7 +32,6 @@ Tested = tuple[str, ...]  # the domains that are tested together
 Column = tuple[Tested, str]  # one of them, or OVERALL
 OVERALL = ""  # in place of a domain, where accuracy by domain is not defined
 AVERAGE: Column = ((), "")  # the column that averages all others
-Cadence = tuple[int, bool]  # when a job is evaluated: every so many steps, and whether after the first one too
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Table:
         draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest; a draw that lacks a job
             which the selection needs beside it is none of them.
         design: How hyperparameters were searched.
-        cadences: When its jobs were evaluated: every so many steps, and whether after the first one too.
+        cadences: When its jobs were evaluated.
         beside: The same of the jobs that the selection reads beside them, where these are others.
         missing: The jobs that were planned and have not finished.
         needed: Other jobs that the selection needs: those that test two domains, or winners trained again.
@@ -330,12 +329,13 @@ class Table:
                 f"{name} {low}" + (f" to {high}" if low != high else "") for name, (low, high) in chosen.items()
             )
             yield f"Not yet fair: the cells were chosen from unequal numbers of draws ({each})."
+        own, others = (" or ".join(map(str, some)) for some in (self.cadences, self.beside))
         if len(self.cadences) > 1:
-            yield f"Not quite fair: jobs were evaluated {_when(self.cadences)}, so some had more chances."
+            yield f"Not quite fair: jobs were evaluated {own}, so some had more chances."
         if self.beside:
             yield (
-                f"Jobs were evaluated {_when(self.cadences)}, those that the selection reads beside them "
-                f"{_when(self.beside)}: only steps that both have can be chosen."
+                f"Jobs were evaluated {own}, those that the selection reads beside them {others}: only steps that both "
+                "have can be chosen."
             )
 
     def unfinished(self) -> list[tuple[str, str | None]]:
@@ -388,10 +388,6 @@ class Table:
         error = "" if doubt is None else f" ±{doubt:.1f}"
         count = "" if estimate.n == usual else f" ({estimate.n})"
         return f"{estimate.mean:.1f}{mark}{error}{count}"
-
-
-def _when(cadences: Iterable[Cadence]) -> str:
-    return " or ".join(f"every {every} steps{' and after the first' if first else ''}" for every, first in cadences)
 
 
 def as_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:

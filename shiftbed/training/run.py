@@ -15,7 +15,7 @@ import torch
 from shiftbed.algorithms.state import unsaved
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
-from shiftbed.selection import CADENCE
+from shiftbed.selection import Cadence
 from shiftbed.training.device import Runtime
 from shiftbed.training.files import (
     JobFiles,
@@ -76,7 +76,9 @@ def run_job(
     if not store.create_exclusive(files.job, canonical(job.describe())):
         # When and what is evaluated is not in the id: whoever came first has set it, and all rows follow it.
         described = parse_description(job.id, store.get(files.job) or b"")
-        when = recipe_of(described).model_dump(include=set(CADENCE))  # not its paths, which may be of another machine
+        when = recipe_of(described).model_dump(
+            include=set(Cadence._fields)
+        )  # not its paths, which may be of another machine
         job = replace(job, recipe=job.recipe.model_copy(update=when), lean=tuple(described.get("lean", ())))
     if keep == "best" and not all(is_recorded(job, split) for split in job.task.of_role("validation")):
         raise StoreError("The best weights are those of the best validation, which this lean job does not record.")

@@ -54,9 +54,9 @@ def test_a_built_in_dataset_is_measured_and_ends_in_a_picture(tmp_path):
 
 
 def test_a_share_that_chance_gives_bounds_no_total_variation():
-    assert cli_shift.told_apart(0.915, 0.01).endswith("their total variation is at least 0.830 ± 0.020.")
+    assert cli_shift.bound_in_words(0.915, 0.01, 0.83).endswith("their total variation is at least 0.830 ± 0.020.")
     for accuracy in (0.48, 0.527):
-        said = cli_shift.told_apart(accuracy, 0.018)
+        said = cli_shift.bound_in_words(accuracy, 0.018, max(0.0, 2 * accuracy - 1))
         assert "at least" not in said and "chance gives too" in said
 
 
