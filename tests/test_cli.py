@@ -156,7 +156,8 @@ def test_who_names_no_test_domain_is_told_which_there_are(shiftbed):
     code, _, err = shiftbed("train", "ColoredDigits", "ERM")
     assert (
         code == 1
-        and err.strip() == "shiftbed: Name the domain to test with --test; ColoredDigits has +90%, +80%, -90%."
+        and err.strip()
+        == "shiftbed: A job tests at least one domain: name it with --test; ColoredDigits has +90%, +80%, -90%."
     )
 
 

@@ -96,9 +96,10 @@ def train(
     known = card(str(dataset))
     tested = set(whole_names(listed(test), known.domains))
     if not tested:
-        raise ShiftbedError(f"Name the domain to test with --test; {known.name} has {', '.join(known.domains)}.")
+        has = ", ".join(known.domains)
+        raise ShiftbedError(f"A job tests at least one domain: name it with --test; {known.name} has {has}.")
     if draw < 0 or trial < 0:
-        raise ShiftbedError("A job's draw and trial are 0 or more.")
+        raise ShiftbedError(f"There is no job of draw {draw} and trial {trial}: its draw and trial are 0 or more.")
     dataset = known.name
     spec = LeaveOut(tuple([name for name in known.domains if name in tested] + sorted(tested - set(known.domains))))
     runtime = find_runtime(device, deterministic)
