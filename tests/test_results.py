@@ -199,14 +199,15 @@ def test_jobs_and_hours_are_counted(study):
     assert not study.is_whole()
 
 
-def test_an_incomplete_row_has_no_average(study):
+def test_a_trial_that_lacks_a_job_counts_in_no_cell_of_it_nor_in_the_average(study):
     (grid,) = study.tables
     rows = {name: [entry.text for entry in entries] for name, entries in grid.rows}
     assert rows["ERM"] == ["60.0 ±10.0"] * 4  # half the distance of two trials
-    assert rows["IRM"][-1] == "–" and rows["IRM"][0] == "60.0 ±10.0"
+    assert rows["IRM"] == ["60.0 ±10.0"] * 2 + ["50.0 (1)"] * 2
     text = study.page()
-    assert "Jobs are missing of IRM: no average." in text
-    assert "n: 2 in 7 cells." in text  # three domains each, and one average
+    assert "(n) beside a number: its n, not 2." in text
+    assert "Not counted, since jobs of them are missing: IRM (trial 1)." in text
+    assert "n: 1 in 2 cells, 2 in 6 cells." in text  # -90% of IRM, and its average
 
 
 def test_the_command_shows_the_table_without_data_and_writes_nothing(study, folder):
@@ -214,7 +215,7 @@ def test_the_command_shows_the_table_without_data_and_writes_nothing(study, fold
     words = [word for name, value in OPTIONS for word in (f"--{name}", value)]
     shown = CliRunner().invoke(app, ["benchmark", "domainbed", *words, "--out", str(folder), "--no-train"])
     assert shown.exit_code == 0 and "60.0 ±10.0" in shown.output
-    assert "Jobs are missing of IRM: no average." in shown.output
+    assert "Not counted, since jobs of them are missing: IRM (trial 1)." in " ".join(shown.output.split())
     assert "1 planned job has not finished (IRM on " in " ".join(shown.output.split())
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
@@ -232,8 +233,10 @@ def test_ours_and_the_paper_s_are_drawn(study, folder, tmp_path, monkeypatch):
     (x, y, name, fill), (published, below, paper, _) = shown[:2]  # where colour agrees most
     assert (x, name, fill) == (pytest.approx([60, 60]), "ours, where the experiment may differ", "white")
     assert (published, paper) == ([72.7, 72.0], "the paper's") and y < below
-    averages = shown[-1][0]
-    assert averages == [52.0]  # the paper's; IRM has none here, since a job is missing
+    assert shown[-2][0] == pytest.approx(
+        [60, 50]
+    )  # averages: IRM's of trial 0 alone, since a job of the other is missing
+    assert shown[-1][0] == [52.0, 51.8]
 
 
 def test_what_is_not_run_says_how_to(study):

@@ -192,6 +192,20 @@ def test_unequal_intervals_are_named():
     assert "every 5 steps or every 10 steps, so" in " ".join(as_text(table_of(jobs)).split())
     jobs[0].description["recipe"] |= {"evaluate_every": 10, "evaluate_first": True}
     assert "every 10 steps or every 10 steps and after the first, so" in " ".join(as_text(table_of(jobs)).split())
+    for rule in ("oracle", "last-step"):  # which look at the last step, whatever was seen before it
+        assert "Not quite fair" not in as_text(table_of(jobs, rule))
+
+
+def test_a_trial_that_is_not_chosen_from_says_nothing_of_the_others():
+    jobs = full_sweep()
+    for job in jobs:
+        if job.description["trial"] == 2:
+            job.description["recipe"] = {**job.description["recipe"], "evaluate_first": True}
+    pairs = [job for job in pairs_of(jobs, lambda job: 0.5) if job.description["trial"] < 2]
+    (table,) = make_tables([*jobs, *pairs], [SELECTIONS["domain-cross-validation"]])
+    assert table.estimate("ERM", only("north")).n == 2
+    assert table.draws == {"ERM": (2, 2), "CORAL": (2, 2)}
+    assert "fair" not in as_text(table)
 
 
 def test_a_domain_may_be_called_avg():
@@ -502,7 +516,7 @@ def test_missing_pairs_are_named_with_the_protocol_that_runs_them():
     assert table.why_empty("ERM", AVERAGE).startswith("not run: ")
 
 
-def test_draws_that_lack_a_pair_are_not_counted_and_their_row_has_no_average():
+def test_draws_that_lack_a_pair_are_not_counted_nor_their_trial_where_another_is_whole():
     jobs = full_sweep()
     pairs = pairs_of(jobs, lambda job: 0.5)
     lost = next(job for job in pairs if job.description["algorithm"] == "ERM" and job.description["draw"] == 1)
@@ -510,13 +524,30 @@ def test_draws_that_lack_a_pair_are_not_counted_and_their_row_has_no_average():
     assert table.draws == {"ERM": (1, 2), "CORAL": (2, 2)}
     assert "unequal numbers of draws (CORAL 2, ERM 1 to 2)" in " ".join(as_text(table).split())
     assert table.estimate("ERM", AVERAGE) is not None
-    whole = table.whole_rows()
-    assert whole.estimate("ERM", AVERAGE) is None and whole.estimate("CORAL", AVERAGE) is not None
+    whole = table.whole_trials()
+    assert whole.uncounted == {"ERM": {lost.description["trial"]}} and not whole.unaveraged
+    assert whole.draws == {"ERM": (2, 2), "CORAL": (2, 2)}
+    by_lost = {column: column[1] in lost.description["test_domains"] for column in whole.columns}
+    assert {column: whole.estimate("ERM", column).n for column in whole.columns} == {
+        column: 2 if is_tested else 3 for column, is_tested in by_lost.items()
+    }
+    assert whole.estimate("ERM", AVERAGE).n == 2 and whole.estimate("CORAL", AVERAGE).n == 3
+    text = " ".join(as_text(whole).split())
+    assert "Not counted, since jobs of them are missing: ERM (trial 0)." in text and "Not yet fair" not in text
     of_erm = [job for job in pairs if job.description["algorithm"] == "ERM"]
     (alone,) = make_tables([*jobs, *of_erm], [SELECTIONS["domain-cross-validation"]])
     assert alone.draws["CORAL"] == (0, 0) and "CORAL 0" not in as_text(alone)
     (other,) = make_tables([*jobs, *pairs[:-1]], [SELECTIONS["training-domain-validation"]])
-    assert other.draws == {"ERM": (2, 2), "CORAL": (2, 2)} and not other.whole_rows().unaveraged
+    assert other.draws == {"ERM": (2, 2), "CORAL": (2, 2)} and not other.whole_trials().unaveraged
+
+
+def test_a_row_without_a_whole_trial_has_its_cells_and_no_average():
+    table = table_of([job for job in full_sweep() if job.description["trial"] == 0])
+    lacking = replace(table, missing=(MissingJob("ERM", ("north",), 0, 2),)).whole_trials()
+    assert lacking.estimate("ERM", only("north")) == table.estimate("ERM", only("north"))
+    assert lacking.estimate("ERM", AVERAGE) is None and not lacking.uncounted
+    assert lacking.estimate("CORAL", AVERAGE) == table.estimate("CORAL", AVERAGE)
+    assert "Jobs are missing of ERM: no average." in lacking.notes()
 
 
 def test_leaks_and_incomplete_algorithms_are_marked():
@@ -591,12 +622,40 @@ def test_the_permutation_test_does_not_depend_on_order_or_direction(pairs, shuff
     assert again.p == pytest.approx(found.p) and 0 < found.p <= 1
 
 
-def test_asking_for_nothing_shows_the_usual_selections_that_the_jobs_allow(tmp_path):
-    store = LocalStore(tmp_path)
-    for job in three_rows():
+def stored(jobs, path):
+    store = LocalStore(path)
+    for job in jobs:
         store.put_atomic(f"jobs/{job.id}/job.json", json.dumps(job.description).encode())
         done = {"status": "done", "step": 10, "records": job.rows}
         store.put_atomic(f"jobs/{job.id}/done.json", json.dumps(done).encode())
+
+
+@pytest.mark.parametrize(("draws", "trials"), [(1, None), (None, 1), (1, 2), (9, 9)])
+def test_fewer_draws_and_trials_are_as_if_no_others_had_been_asked_for(tmp_path, draws, trials):
+    jobs = full_sweep()
+    stored(jobs, tmp_path / "all")
+    few = [job for job in jobs if job.description["draw"] < (draws or 2) and job.description["trial"] < (trials or 3)]
+    stored(few, tmp_path / "few")
+    found = read_tables(tmp_path / "all", ["oracle"], draws=draws, trials=trials)
+    assert as_csv(found) == as_csv(read_tables(tmp_path / "few", ["oracle"]))
+    assert found[0].draws["ERM"] == (min(draws or 2, 2),) * 2
+
+
+def test_draws_and_trials_that_are_not_asked_for_are_not_missing(tmp_path):
+    jobs = three_rows()
+    stored(jobs, tmp_path)
+    plan = [
+        {**jobs[0].description, "id": f"{draw}-{trial}", "draw": draw, "trial": trial}
+        for draw, trial in ((7, 0), (0, 7))
+    ]
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plan))
+    for asked, count in (({}, 2), ({"draws": 7}, 1), ({"trials": 7}, 1), ({"draws": 7, "trials": 7}, 0)):
+        assert len(read_tables(tmp_path, ["oracle"], **asked)[0].missing) == count
+
+
+def test_asking_for_nothing_shows_the_usual_selections_that_the_jobs_allow(tmp_path):
+    stored(three_rows(), tmp_path)
     assert [table.selection.name for table in read_tables(tmp_path)] == ["training-domain-validation", "oracle"]
     assert {table.selection.name for table in read_tables(tmp_path, ["all"])} == set(SELECTIONS)
     assert [table.selection.name for table in read_tables(tmp_path, ["ood-validation"])] == ["ood-validation"]

@@ -39,15 +39,24 @@ class Query(NamedTuple):
         return self.algorithm, self.tested, self.trial
 
 
-def read_tables(folder: str | Path, selections: Sequence[str] = (), se: StandardError = "sample") -> list[tables.Table]:
+def read_tables(
+    folder: str | Path,
+    selections: Sequence[str] = (),
+    se: StandardError = "sample",
+    *,
+    draws: int | None = None,
+    trials: int | None = None,
+) -> list[tables.Table]:
     """The tables of a sweep's folder; what oracle selections looked at is written into its ledger.
 
     Args:
         folder: The sweep's folder.
         selections: Names of selection rules, or "all"; by default the usual ones, where the jobs have what they read.
         se: The standard error: "sample" (divisor n − 1), or "population" as in DomainBed's printed tables.
+        draws: Only the first so many draws of each trial, as if no others had been asked for.
+        trials: Only the first so many trials, likewise.
     """
-    found = tables.read_tables(folder, selections, se)
+    found = tables.read_tables(folder, selections, se, draws=draws, trials=trials)
     store = LocalStore(Path(folder))
     note(store, (query for table in found for query in asked_by(table)))
     return found

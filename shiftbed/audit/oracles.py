@@ -179,7 +179,7 @@ def thresholdout_oracle(name: str, reference: Column) -> BudgetedOracle:
         "The draw whose last step is best on half of the test domain's held-out images; the other half answers, "
         f"through noise, only where they disagree, at most {ORACLE_BUDGET} times a cell (Thresholdout)."
     )
-    return BudgetedOracle(name, _plain, columns, True, (), summary, between_halves)
+    return BudgetedOracle(name, _plain, columns, True, (), summary, at_end=True, answers=between_halves)
 
 
 def laplace_oracle(name: str) -> BudgetedOracle:
@@ -189,7 +189,7 @@ def laplace_oracle(name: str) -> BudgetedOracle:
         f"The draw whose last step is best on held-out images of the test domain, among {ORACLE_BUDGET} at most, with "
         f"Laplace noise of scale {SCALE:g} on every accuracy; `shiftbed audit` prints its epsilon."
     )
-    return BudgetedOracle(name, _plain, columns, True, (), summary, through_noise)
+    return BudgetedOracle(name, _plain, columns, True, (), summary, at_end=True, answers=through_noise)
 
 
 for _rule in (laplace_oracle("oracle-laplace"), thresholdout_oracle("oracle-thresholdout", HALF)):

@@ -16,6 +16,7 @@ from shiftbed.selection import SELECTIONS
 from shiftbed.shift.kept import shift_kinds
 from shiftbed.sweeps.designs import DESIGNS, Spread
 from shiftbed.tables import Estimate, Grid, Leaderboard, Table, ranking_grid
+from shiftbed.tables.estimates import usual_count
 from shiftbed.tables.grids import MISSING, Entry
 from shiftbed.tables.leaderboards import means_alone
 from shiftbed.tables.table import AVERAGE, ORACLE_MARK
@@ -92,8 +93,7 @@ def compare(benchmark: Benchmark, part: SweepPart, table: Table) -> Grid:
             differs[row]["source"] = part.published.differs
     title = f"{benchmark.name}, {part.name}: {table.title}"
     spread = DESIGNS[part.search.design].spread
-    counts = " or ".join(map(str, sorted({number.estimate.n for number in shown if number.estimate}))) or "0"
-    caption = f"{table.selection.name}: ours (n = {counts}) and the paper's, mean ± {spread}"
+    caption = f"{table.selection.name}: ours (n = {usual_n(shown)}) and the paper's, mean ± {spread}"
     left = [f"{words}: run the benchmark again." for words, command in table.unfinished() if command]
     return beside(benchmark, part, title, caption, shown, differs, spread, [*table.notes(), *left])
 
@@ -173,6 +173,11 @@ def _average(part: SweepPart, table: Table, algorithm: str) -> Cell | None:
     return part.published.cell(dataset=part.dataset, domain="", **labels) if part.published else None
 
 
+def usual_n(shown: Iterable[Number]) -> int:
+    """Over how many trials or runs most of our numbers are."""
+    return usual_count(number.estimate.n for number in shown if number.estimate)
+
+
 def beside(
     benchmark: Benchmark,
     part: Part,
@@ -200,6 +205,7 @@ def beside(
     columns = list(dict.fromkeys(number.column for number in shown))
     cells = {(number.row, number.column): _published(part, number) for number in shown}
     decimals = max([decimals, *(cell.decimals for cell in cells.values() if cell)])
+    usual = usual_n(shown)
     rows: list[tuple[str, list[Entry]]] = []
     data = []
     for row in dict.fromkeys(number.row for number in shown):
@@ -207,7 +213,7 @@ def beside(
         found = {name: cells[row, name] for name in ours}
         alike = {name for name in ours if not differs[row] and name not in part.trends}
         gaps = {name: _gap(ours[name].estimate, found[name]) if name in alike else None for name in ours}
-        rows.append((row, [Entry(_text(ours.get(name), spread, decimals)) for name in columns]))
+        rows.append((row, [Entry(_text(ours.get(name), spread, decimals, usual)) for name in columns]))
         if any(found.values()):
             entries = [Entry(_printed(found.get(name), ours.get(name))) for name in columns]
             rows.append((_paper_name(differs[row]), entries))
@@ -217,6 +223,8 @@ def beside(
     why = dict.fromkeys(_why(row) for row in differs.values() if row)
     caption = caption if shown else "nothing of it was measured here"
     said = [*why, *benchmark.notes, *notes]
+    if any(number.estimate and number.estimate.n != usual for number in shown):
+        said.insert(0, f"(n) beside a number: its n, not {usual}.")
     if any(_mark(number.labels) for number in shown) and not any(note.startswith(ORACLE_MARK) for note in said):
         said.append(f"{ORACLE_MARK} Oracle: chosen with the test domain's labels.")
     return Grid(title, caption, "algorithm", columns, rows, said, data=data)
@@ -255,12 +263,14 @@ def _mark(labels: Mapping[str, str]) -> str:
     return ORACLE_MARK if rule in SELECTIONS and SELECTIONS[rule].oracle else ""
 
 
-def _text(number: Number | None, spread: Spread, decimals: int) -> str:
+def _text(number: Number | None, spread: Spread, decimals: int, usual: int) -> str:
     if number is None or number.estimate is None:
         return MISSING
     estimate = number.estimate
     doubt = estimate.standard_error if spread == "standard error" else estimate.deviation
-    return f"{estimate.mean:.{decimals}f}{_mark(number.labels)}" + ("" if doubt is None else f" ±{doubt:.{decimals}f}")
+    error = "" if doubt is None else f" ±{doubt:.{decimals}f}"
+    count = "" if estimate.n == usual else f" ({estimate.n})"
+    return f"{estimate.mean:.{decimals}f}{_mark(number.labels)}{error}{count}"
 
 
 def _printed(cell: Cell | None, ours: Number | None) -> str:

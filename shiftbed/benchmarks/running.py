@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from shiftbed.algorithms import ALGORITHMS, load_code
 from shiftbed.audit.ledger import read_tables
-from shiftbed.benchmarks.comparing import beside, compare, ranks_beside, scores_beside
+from shiftbed.benchmarks.comparing import beside, compare, ranks_beside, scores_beside, usual_n
 from shiftbed.benchmarks.spec import AccuracyPart, Benchmark, Part, ShiftPart, SweepPart, find, read
 from shiftbed.benchmarks.views import Number
 from shiftbed.data import card
@@ -271,16 +271,17 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
     """
     precisions = get_args(Precision) if precision is None else (precision,)
     rules = list(dict.fromkeys(name for part in _sweep_parts(asked) for name in part.selections))
-    found = read_tables(out, rules)
+    sizes = {(part.search.draws, part.search.trials) for part in _sweep_parts(asked)}
+    found = {(draws, trials): read_tables(out, rules, draws=draws, trials=trials) for draws, trials in sorted(sizes)}
     original = {part.name: part for part in _sweep_parts(whole)}
     grids: list[Grid] = []
     shown: list[tuple[SweepPart, Table]] = []
     for part in _sweep_parts(asked):
         settings = _tested(part, precisions)
-        for table in found:
+        for table in found[part.search.draws, part.search.trials]:
             setting = table.about["setting"]
             if setting in settings and table.selection.name in part.selections:
-                own, paper = _only(table, part, settings[setting]).whole_rows(), original[part.name]
+                own, paper = _only(table, part, settings[setting]).whole_trials(), original[part.name]
                 grids.append(compare(whole, paper, own) if paper.published else own.grid())
                 shown.append((paper, own))
     cited = list(dict.fromkeys(name for part, _ in shown if part.published for name in part.published.tables))
@@ -323,7 +324,7 @@ def _only(table: Table, part: SweepPart, tested: Sequence[Tested]) -> Table:
         ),
         chosen=own,
         names={name: table.names[name] for name in own},
-        draws={name: counts for name, counts in table.draws.items() if name in own},
+        sizes={name: counts for name, counts in table.sizes.items() if name in own},
         missing=tuple(job for job in table.missing if (job.algorithm, job.by_hand) in asked and job.tested in tested),
         needed=tuple(
             job
@@ -383,6 +384,5 @@ def _measured(
         differs[row] = differs.get(row, {}) | dict(one.get("differs", {})) | source
         on_number(part.name, min(len(shown), total), total)
     title = f"{whole.name}, {part.name}: {part.dataset}"
-    counts = " or ".join(map(str, sorted({number.estimate.n for number in shown if number.estimate})))
-    caption = f"ours (n = {counts}) and the paper's; ± is the standard error that the measure gives"
+    caption = f"ours (n = {usual_n(shown)}) and the paper's; ± is the standard error that the measure gives"
     return beside(whole, part, title, caption, shown, differs, decimals=2)

@@ -52,6 +52,8 @@ def tables(
         ),
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Rank against another sweep's folder.")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="Only the first so many draws of each trial.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Only the first so many trials.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prints the tables of a sweep, and leaderboards over datasets.
@@ -65,7 +67,13 @@ def tables(
     output = "json" if as_json else one_of(output, tuple(make.FORMATS), "format")
     only_with("--view groups", view == "groups", groups=groups)
     only_with("the usual tables", view is None, against=against)
-    read = partial(read_tables, selections=selection or [], se=one_of(se, ("sample", "population"), "standard error"))
+    read = partial(
+        read_tables,
+        selections=selection or [],
+        se=one_of(se, ("sample", "population"), "standard error"),
+        draws=draws,
+        trials=trials,
+    )
     found = read(folder)
     shown: list[make.Table | make.Grid] = []
     if view == "groups" and groups == NEAR_FAR:

@@ -2,7 +2,7 @@
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,6 +135,11 @@ class TaskRecords:
         values = {metric: array[kept] for metric, array in self.values.items()}
         abouts, statuses = [self.abouts[row] for row in kept], [self.statuses[row] for row in kept]
         return TaskRecords(abouts, statuses, self.splits, self.steps[kept], values)
+
+    def that(self, is_kept: Callable[[dict[str, Any]], bool]) -> "TaskRecords | None":
+        """The same with the jobs of which something is true by their descriptions; None where it is of no job."""
+        rows = [row for row, about in enumerate(self.abouts) if is_kept(about)]
+        return self.only(rows) if rows else None
 
     @property
     def tested(self) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ class Selection:
         oracle: Whether it looks at the test domain; its numbers are marked wherever they are printed.
         needs: What it knows that not every algorithm may know: it leaks to those that do not declare the need.
         summary: What it does, for footnotes.
+        at_end: Whether it looks at the last step of each job alone: when else jobs were evaluated is one to it.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Selection:
     oracle: bool
     needs: tuple[Need, ...]
     summary: str
+    at_end: bool = False
 
     @property
     def needs_pairs(self) -> bool:
@@ -101,6 +103,11 @@ class Selection:
         """The columns it reads that the task's jobs do not have."""
         return Evidence(task, self.columns, companions).lacking()
 
+    def scores(self, evidence: Evidence) -> np.ndarray:
+        """What each record of a task is worth to it: jobs × checkpoints; what is not a number does not compete."""
+        scores = self.rule(evidence)
+        return np.where(evidence.last, scores, np.nan) if self.at_end else scores
+
     def choices(self, task: TaskRecords, companions: Companions | None = None) -> dict[Cell, Choice]:
         """What it picks for every cell of a task in which a job competes.
 
@@ -109,7 +116,7 @@ class Selection:
             companions: The other tasks of the sweep, for rules that need them.
         """
         evidence = Evidence(task, self.columns, companions)
-        scores = self.rule(evidence)
+        scores = self.scores(evidence)
         if scores.size == 0:
             return {}
         scores = np.where(np.isnan(scores), -np.inf, scores)
@@ -166,12 +173,12 @@ SELECTIONS: Registry[Selection] = Registry("selection", "shiftbed.selection")
 
 
 def selection(
-    name: str, *columns: Column, oracle: bool = False, needs: tuple[Need, ...] = ()
+    name: str, *columns: Column, oracle: bool = False, needs: tuple[Need, ...] = (), at_end: bool = False
 ) -> Callable[[Rule], Rule]:
     """Registers a rule with the columns it reads; its docstring is its summary."""
 
     def wrap(rule: Rule) -> Rule:
-        SELECTIONS.add(name, Selection(name, rule, frozenset(columns), oracle, needs, rule.__doc__ or ""))
+        SELECTIONS.add(name, Selection(name, rule, frozenset(columns), oracle, needs, rule.__doc__ or "", at_end))
         return rule
 
     return wrap
@@ -195,10 +202,10 @@ def domain_cross_validation(evidence: Evidence) -> np.ndarray:
     return evidence.mean(PAIR_TEST)
 
 
-@selection("oracle", TEST_HELD_OUT, oracle=True)
+@selection("oracle", TEST_HELD_OUT, oracle=True, at_end=True)
 def oracle(evidence: Evidence) -> np.ndarray:
     """The draw whose last step is best on held-out images of the test domain: one look a draw, at 20 draws at most."""
-    asked = evidence.last & (evidence.looks <= ORACLE_BUDGET)[:, None]
+    asked = (evidence.looks <= ORACLE_BUDGET)[:, None]
     return np.where(asked, evidence.mean(TEST_HELD_OUT), np.nan)
 
 
@@ -208,10 +215,10 @@ def ood_validation(evidence: Evidence) -> np.ndarray:
     return evidence.mean(OTHER_DOMAINS)
 
 
-@selection("last-step", VALIDATION)
+@selection("last-step", VALIDATION, at_end=True)
 def last_step(evidence: Evidence) -> np.ndarray:
     """The last step of each draw, as SWAD's authors report it; of the draws the best on training-domain validation."""
-    return np.where(evidence.last, evidence.mean(VALIDATION), np.nan)
+    return evidence.mean(VALIDATION)
 
 
 @selection("worst-domain-validation", VALIDATION, needs=("domain labels",))
@@ -245,5 +252,5 @@ def own(evidence: Evidence) -> np.ndarray:
     rules = {name: own_rule(name) for name in np.unique(algorithms)}
     for rule in sorted({rule for rule in rules.values() if rule is not None}):
         follows = np.array([rules[name] == rule for name in algorithms])
-        scores = np.where(follows[:, None], SELECTIONS[rule].rule(evidence), scores)
+        scores = np.where(follows[:, None], SELECTIONS[rule].scores(evidence), scores)
     return scores

@@ -39,13 +39,22 @@ USUAL = ("training-domain-validation", "domain-cross-validation", "ood-validatio
 ALL = "all"
 
 
-def read_tables(folder: str | Path, selections: Sequence[str] = (), se: StandardError = "sample") -> list[Table]:
+def read_tables(
+    folder: str | Path,
+    selections: Sequence[str] = (),
+    se: StandardError = "sample",
+    *,
+    draws: int | None = None,
+    trials: int | None = None,
+) -> list[Table]:
     """The tables of a sweep's folder, from its finished jobs.
 
     Args:
         folder: The sweep's folder.
         selections: Names of selection rules, or "all"; by default the usual ones, where the jobs have what they read.
         se: The standard error: "sample" (divisor n − 1), or "population" as in DomainBed's printed tables.
+        draws: Only the first so many draws of each trial, as if no others had been asked for.
+        trials: Only the first so many trials, likewise.
 
     Raises:
         StoreError: No job that tests a domain is finished there, or the sweep is sealed.
@@ -58,7 +67,15 @@ def read_tables(folder: str | Path, selections: Sequence[str] = (), se: Standard
     metrics = _metrics(rules)
     with Records(store, metrics) as records:
         tasks = that_test(records.tasks(metrics), folder)
-    tables = tables_of(tasks, rules, planned(store).values(), se, str(folder))
+    plan: Iterable[dict[str, Any]] = planned(store).values()
+    if draws is not None or trials is not None:
+
+        def is_kept(about: dict[str, Any]) -> bool:
+            return (draws is None or about["draw"] < draws) and (trials is None or about["trial"] < trials)
+
+        tasks = [some for task in tasks if (some := task.that(is_kept)) is not None]
+        plan = filter(is_kept, plan)
+    tables = tables_of(tasks, rules, plan, se, str(folder))
     allowed = [table for table in tables if not (table.is_empty and table.lacking)]
     return tables if asked else allowed or tables
 
@@ -178,7 +195,10 @@ class Setting:
 
         self.columns = sorted(columns, key=lambda column: (place(column[1]), [place(name) for name in column[0]]))
         self.design = DESIGNS[planned_designs(asked).get(self.about["setting"], REDRAW)]
-        self.cadences = sorted({Cadence.of(about) for task in tasks for about in task.abouts})
+        self.cadences = [
+            {cell: {Cadence.of(about) for about in task.abouts[rows]} for cell, rows in task.cells.items()}
+            for task in tasks
+        ]
 
     def tables(self, selections: Sequence[Selection]) -> list[Table]:
         """The table of each selection."""
@@ -201,6 +221,7 @@ class Setting:
             needed |= set(self._not_repeated(task, winners))
         is_empty = not any(chosen.values())
         recorded = [task for task in self.tasks if task.steps.size]  # the others diverged before they were evaluated
+        cadences = () if selection.at_end else self._cadences(chosen)
         lacks = [{*selection.lacking(task, self.companions), *_unreported(task)} for task in recorded if is_empty]
         return Table(
             about=self.about,
@@ -208,10 +229,10 @@ class Setting:
             columns=tuple(self.columns),
             chosen=chosen,
             names=self.names,
-            draws=self._draws(needed),
+            sizes=self._sizes(needed),
             design=self.design,
-            cadences=tuple(self.cadences),
-            beside=self._beside() if selection.needs_pairs else (),
+            cadences=cadences,
+            beside=self._beside(cadences) if selection.needs_pairs else (),
             missing=tuple(sorted(self.missing)),
             needed=tuple(sorted(needed)),
             lacking=tuple(sorted(set.intersection(*lacks), key=str)) if lacks else (),
@@ -219,15 +240,25 @@ class Setting:
             folder=self.folder,
         )
 
-    def _beside(self) -> tuple[Cadence, ...]:
-        """When the jobs that test one more domain were evaluated, unless as those of the setting."""
+    def _cadences(self, chosen: Mapping[str, Mapping[Tested, Mapping[int, Chosen]]]) -> tuple[Cadence, ...]:
+        """When the jobs were evaluated among which cells were chosen; without any, when all jobs were."""
+        found = [
+            (trial in chosen[self.variants[variant]].get(task.tested, {}), some)
+            for task, cells in zip(self.tasks, self.cadences, strict=True)
+            for (variant, trial), some in cells.items()
+        ]
+        kept = [some for is_chosen, some in found if is_chosen] or [some for _, some in found]
+        return tuple(sorted(set.union(*kept)))
+
+    def _beside(self, cadences: tuple[Cadence, ...]) -> tuple[Cadence, ...]:
+        """When the jobs that test one more domain were evaluated, unless as those that cells were chosen among."""
         pairs = (pair for task in self.tasks for pair in self.companions.pairs(task).values() if pair is not None)
         found = sorted({Cadence.of(about) for pair in pairs for about in pair.abouts})
-        return () if found == self.cadences else tuple(found)
+        return () if tuple(found) == cadences else tuple(found)
 
-    def _draws(self, needed: Iterable[MissingJob]) -> dict[str, tuple[int, int]]:
-        """Of each row the fewest and the most draws that a cell was chosen from: of those that lack no other job."""
-        sizes: dict[str, list[int]] = defaultdict(list)
+    def _sizes(self, needed: Iterable[MissingJob]) -> dict[str, dict[Tested, dict[int, int]]]:
+        """From how many draws each cell is chosen: those that lack no other job."""
+        sizes: dict[str, dict[Tested, dict[int, int]]] = {}
         for task in self.tasks:
             waiting = {job[:1] + job[2:] for job in needed if set(task.tested) <= set(job.tested)}
             for cell, rows in task.cells.items():
@@ -235,8 +266,9 @@ class Setting:
                     asks = [
                         (cell.variant.algorithm, cell.trial, draw, cell.variant.by_hand) for _, draw in task.keys[rows]
                     ]
-                    sizes[self.variants[cell.variant]].append(sum(ask not in waiting for ask in asks))
-        return {label: (min(counts), max(counts)) for label, counts in sorted(sizes.items())}
+                    own = sizes.setdefault(self.variants[cell.variant], {}).setdefault(task.tested, {})
+                    own[cell.trial] = sum(ask not in waiting for ask in asks)
+        return dict(sorted(sizes.items()))
 
     def _winners(self, task: TaskRecords, selection: Selection) -> dict[Variant, Choice]:
         """What a rule chooses in the first trial, the one that searches."""

@@ -94,8 +94,7 @@ class Table:
         columns: The test domains, each with those it is tested together with.
         chosen: Per algorithm, tested domains and trial, what the selection picked.
         names: Per row the registry name of its algorithm.
-        draws: Per algorithm, the numbers of draws its cells chose from, smallest and largest; a draw that lacks a job
-            which the selection needs beside it is none of them.
+        sizes: The same, from how many draws; one that lacks a job which the selection needs beside it is none of them.
         design: How hyperparameters were searched.
         cadences: When its jobs were evaluated.
         beside: The same of the jobs that the selection reads beside them, where these are others.
@@ -104,7 +103,8 @@ class Table:
         lacking: The columns that the selection reads and no job of the setting has.
         se: The standard error's divisor.
         folder: Where the sweep is.
-        unaveraged: The rows that have no average although they could; see `whole_rows`.
+        unaveraged: The rows that have no average although they could; see `whole_trials`.
+        uncounted: Per row the trials that are left out of cells, see there.
         apart: Fields of recipe and task that tell it from other tables which would have the same title.
     """
 
@@ -113,7 +113,7 @@ class Table:
     columns: tuple[Column, ...]
     chosen: dict[str, dict[Tested, dict[int, Chosen]]]
     names: dict[str, str]
-    draws: dict[str, tuple[int, int]]
+    sizes: dict[str, dict[Tested, dict[int, int]]]
     design: Design
     cadences: tuple[Cadence, ...]
     beside: tuple[Cadence, ...] = ()
@@ -123,21 +123,44 @@ class Table:
     se: StandardError = "sample"
     folder: str = "DIR"
     unaveraged: frozenset[str] = frozenset()
+    uncounted: Mapping[str, frozenset[int]] = field(default_factory=dict)
     apart: Mapping[str, Any] = field(default_factory=dict)
 
-    def whole_rows(self) -> "Table":
-        """The same without averages of the rows that lack jobs of a trial that was begun, or jobs beside these.
+    def whole_trials(self) -> "Table":
+        """The same with the trials that lack no job, nor one beside them; a mean with half a trial means nothing.
 
-        That a cell was chosen from fewer draws than others can be said beside it; an average is cited without that.
+        A cell without one keeps those that were begun: that it was chosen from fewer draws than others can be said
+        beside it. An average is cited without that, so that its row has none.
         """
-        lacking = {(job.algorithm, job.by_hand, job.trial) for job in (*self.missing, *self.needed)}
-        begun = {(name, trial) for name, cells in self.chosen.items() for trials in cells.values() for trial in trials}
-        return replace(
-            self,
-            unaveraged=frozenset(
-                name for name, trial in begun if (self.names[name], self.by_hand_of(name), trial) in lacking
-            ),
-        )
+        chosen: dict[str, dict[Tested, dict[int, Chosen]]] = {name: {} for name in self.chosen}
+        uncounted: dict[str, frozenset[int]] = {}
+        unaveraged: set[str] = set()
+        for name, cells in self.chosen.items():
+            own = self.names[name], self.by_hand_of(name)
+            lacking = [job for job in (*self.missing, *self.needed) if (job.algorithm, job.by_hand) == own]
+            for tested, trials in cells.items():
+                halves = {job.trial for job in lacking if set(tested) <= set(job.tested)} & set(trials)
+                whole = {trial: one for trial, one in trials.items() if trial not in halves}
+                chosen[name][tested] = whole or trials
+                if halves and whole:
+                    uncounted[name] = uncounted.get(name, frozenset()) | halves
+                elif halves:
+                    unaveraged.add(name)
+        return replace(self, chosen=chosen, uncounted=uncounted, unaveraged=frozenset(unaveraged))
+
+    @cached_property
+    def draws(self) -> dict[str, tuple[int, int]]:
+        """Per row the fewest and the most draws that a cell was chosen from; where none was, that competed for one."""
+        found: dict[str, tuple[int, int]] = {}
+        for name, cells in self.sizes.items():
+            each = [
+                (trial in self.chosen[name].get(tested, {}), size)
+                for tested, trials in cells.items()
+                for trial, size in trials.items()
+            ]
+            sizes = [size for is_chosen, size in each if is_chosen] or [size for _, size in each]
+            found[name] = min(sizes), max(sizes)
+        return found
 
     @property
     def dataset(self) -> str:
@@ -285,6 +308,11 @@ class Table:
         notes = [f"{mark}{self.selection.summary}"]
         if self.unaveraged:
             notes.append(f"Jobs are missing of {', '.join(sorted(self.unaveraged))}: no average.")
+        if self.uncounted:
+            each = [
+                f"{name} (trial {', '.join(map(str, sorted(some)))})" for name, some in sorted(self.uncounted.items())
+            ]
+            notes.append(f"Not counted, since jobs of them are missing: {', '.join(each)}.")
         if self.not_recorded:
             notes.append(
                 f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."

@@ -214,7 +214,7 @@ def test_what_test_labels_are_needed_for_is_marked_in_every_view():
 @pytest.mark.parametrize(("view", "averages"), [("spread", {"Avg", "Ova", "Std"}), ("groups", {"All", "g"})])
 def test_a_row_that_lacks_jobs_has_no_number_over_several_domains_in_any_view(view, averages, monkeypatch):
     monkeypatch.setattr("shiftbed.tables.spreads.card", lambda _: SimpleNamespace(clusters={"g": ["c", "d"]}))
-    table = replace(fixed_table(), missing=(MissingJob("ERM", ("c", "d"), 0, 1),)).whole_rows()
+    table = replace(fixed_table(), missing=(MissingJob("ERM", ("c", "d"), 0, 1),)).whole_trials()
     assert "Jobs are missing of ERM: no average." in table.notes()
     assert not averages & set(shown(table, view)) and averages <= set(shown(fixed_table(), view))
 

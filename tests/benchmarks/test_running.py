@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -90,16 +91,26 @@ def test_other_steps_are_said_instead_of_a_difference(folder):
     assert found["plain", "ERM", "-90%"]["difference"] is None
 
 
+def test_the_trials_that_are_asked_for_are_shown_and_no_others(folder, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    for trials, n in ((2, 2), (1, 1)):
+        asked = {"device": "cpu", "trials": trials, "parts": ["plain"]}
+        row = cells(shiftbed.benchmark(str(folder / "mine.yaml"), out, **asked).grids)["plain", "ERM", "-90%"]
+        assert row["n"] == n
+        assert row["differs"] == ({"trials": "2 here, 1 in the paper"} if n == 2 else {})
+
+
 @pytest.mark.parametrize("by_hand", ["", '{"mmd_gamma":2.0}', '{"mmd_gamma":3.0}'])
 def test_a_part_lacks_its_own_jobs_and_not_those_with_other_values_set_by_hand(folder, by_hand):
     tables = shiftbed.read_tables(folder / "out", ["oracle"])
     table = next(one for one in tables if "CORAL (mmd_gamma = 2.0)" in one.names)
     part = read(folder / "mine.yaml").parts[1]
     lost = MissingJob("CORAL", ("-90%",), 0, 1, by_hand)
-    shown = _only(replace(table, missing=(lost,)), part, [("-90%",)]).whole_rows()
+    shown = _only(replace(table, missing=(lost,)), part, [("-90%",)]).whole_trials()
     own = (lost,) if "2.0" in by_hand else ()
     assert (shown.missing, set(shown.unaveraged)) == (own, {"CORAL (mmd_gamma = 2.0)"} if own else set())
-    assert set(replace(table, missing=(lost,)).whole_rows().unaveraged) == set(shown.unaveraged)
+    assert set(replace(table, missing=(lost,)).whole_trials().unaveraged) == set(shown.unaveraged)
 
 
 def cli(*words):
