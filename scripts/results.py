@@ -211,12 +211,12 @@ LADDER: list[Study] = [
         3,
         "The same, had training ended earlier",
         "domainbed-coloredmnist-last-step",
-        "python scripts/last_step.py docs/results/domainbed-coloredmnist --domain=-90% --algorithms ERM,CORAL,IRM "
-        "--steps 1000,2000,4000,6000,8000,10000 --spans 1000-5000,6000-10000",
+        "python scripts/last_step.py docs/results/domainbed-coloredmnist --domain=-90% "
+        "--algorithms ERM,CORAL,GroupDRO,IRM --steps 1000,2000,4000,6000,8000,10000 --spans 1000-5000,6000-10000",
         "docs/results/domainbed-coloredmnist",
         by_last_step(
             ("domainbed-coloredmnist",),
-            ("ERM", "CORAL", "IRM"),
+            ("ERM", "CORAL", "GroupDRO", "IRM"),
             (1000, 2000, 4000, 6000, 8000, 10000),
             ((1000, 5000), (6000, 10000)),
         ),
@@ -228,6 +228,20 @@ LADDER: list[Study] = [
         "docs/results/domainbed-as-coded.yaml",
         (("trials", "1"),),
         ("ColoredMNIST",),
+    ),
+    ScriptStudy(
+        3,
+        "With these ranges, had training ended earlier",
+        "domainbed-as-coded-last-step",
+        "python scripts/last_step.py docs/results/domainbed-as-coded --domain=-90% "
+        "--algorithms ERM,GroupDRO,IRM --steps 1000,2000,4000,6000,8000,10000 --spans 1000-5000,6000-10000",
+        "docs/results/domainbed-as-coded",
+        by_last_step(
+            ("domainbed-as-coded",),
+            ("ERM", "GroupDRO", "IRM"),
+            (1000, 2000, 4000, 6000, 8000, 10000),
+            ((1000, 5000), (6000, 10000)),
+        ),
     ),
     ScriptStudy(
         3,

@@ -66,7 +66,8 @@ def best_of_first(models: list[dict], trial: int, test: str) -> tuple[float, flo
 
 def best_of_later(folder: Path, test: str) -> tuple[Choice, float]:
     """What the rule chooses among the evaluations of whole jobs, and its test accuracy."""
-    jobs = [job for job in finished_jobs(LocalStore(folder)) if job.description["algorithm"] == ALGORITHM]
+    every = finished_jobs(LocalStore(folder))
+    jobs = [job for job in every if (job.description["algorithm"], job.description["trial"]) == (ALGORITHM, 0)]
     task = TaskRecords.of([job for job in jobs if job.description["test_domains"] == [test]], {"accuracy"})
     (choice,) = RULE.choices(task, Companions(tasks_of(jobs, {"accuracy"}))).values()
     rows = next(job.rows for job in jobs if job.id == choice.job_id)
