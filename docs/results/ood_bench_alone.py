@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-TRIALS, DRAWS, STEPS, EVERY = 3, 20, 5001, 500
+DRAWS, STEPS, EVERY = 20, 5001, 500
 BANDWIDTHS = torch.tensor([1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3])
 
 Pair = Sequence[torch.Tensor]
@@ -192,12 +192,13 @@ def main() -> None:
     parser.add_argument("mnist", type=Path)
     parser.add_argument("--algorithm", choices=METHODS, default="VREx")
     parser.add_argument("--data", choices=("anew", "once"), default="anew")
+    parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     data = mnist(options.mnist)
     jobs = json.loads(options.out.read_bytes()) if options.out.exists() else []
-    for trial, draw in [(trial, draw) for trial in range(TRIALS) for draw in range(DRAWS)][len(jobs) :]:
+    for trial, draw in [(trial, draw) for trial in range(options.trials) for draw in range(DRAWS)][len(jobs) :]:
         rows = trained(data, options.algorithm, options.data == "anew", trial, draw)
         jobs.append({"trial": trial, "draw": draw, "rows": rows})
         options.out.write_text(json.dumps(jobs))

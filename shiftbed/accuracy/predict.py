@@ -1,6 +1,7 @@
 """The verb `predict_accuracy`: how well a model will do on images that nobody has labelled."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +75,9 @@ def predict_accuracy(
     else:
         unlabelled = DomainImages.of("images", images)
     outputs = extract(unlabelled)
-    seen = {*trained_on([folder] if folder is not None else [])}
-    if isinstance(images, str | Path):
-        seen |= asked_about(str(images))
+    trained = trained_on([folder] if folder is not None else [])
+    asked = asked_about(str(images)) if isinstance(images, str | Path) else set()
+    seen = {*trained, *asked}
     known = _source(source, folder, classes, seen)
     reference_outputs = extract(known)
     _same_classes(outputs, reference_outputs, classes)
@@ -84,8 +85,8 @@ def predict_accuracy(
         raise cannot(chosen, reference_outputs)
     why = ""
     try:
-        found = _labelled(domains, of_one_size(known, predictor), classes, seen)
-        to_fit = [domain for domain in found if domain.id != unlabelled.id]
+        labelled = _labelled(domains, of_one_size(known, predictor), classes, seen)
+        to_fit = [domain for domain in labelled if domain.id != unlabelled.id]
         if domains is not None:  # corruptions, which are made only when they are needed, have no copies elsewhere
             to_fit = others_than(unlabelled, to_fit)
     except DataError as error:
@@ -100,7 +101,11 @@ def predict_accuracy(
         on_progress("labelled domains", len(to_fit), len(to_fit))
 
     fitted = FittedPredictor(reference_outputs, all_outputs(), level, share_images(to_fit), why)
-    return summarise(outputs, fitted, chosen, level, strict=method is not None)
+    found = summarise(outputs, fitted, chosen, level, strict=method is not None)
+    if learned := sorted("/".join(domain) for domain in asked & {*trained}):
+        warning = f"The model was trained on images of {', '.join(learned)}: on new ones it may do worse."
+        return replace(found, trust=f"{warning} {found.trust}")
+    return found
 
 
 def _source(

@@ -125,6 +125,12 @@ def test_a_run_predicts_on_a_folder_and_computes_nothing_twice(run, tmp_path, fe
     assert {one.method: one for one in again.estimates} == {one.method: one for one in first.estimates}
 
 
+def test_that_a_model_was_trained_on_the_domain_is_said(run, few_corruptions):
+    words = "The model was trained on images of RotatedDigits/15: on new ones it may do worse. "
+    assert predict_accuracy(run, "RotatedDigits/15").trust.startswith(words)
+    assert "The model was trained" not in predict_accuracy(run, "RotatedDigits/75").trust
+
+
 def test_the_command_line_predicts_and_shows_unsure_images(run, tmp_path, few_corruptions):
     found = CliRunner().invoke(app, ["predict", str(run), "--on", "RotatedDigits/75", "--json", "--device", "cpu"])
     assert found.exit_code == 0, found.output
