@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+TRIALS = 3
 ALONE = runpy.run_path(str(Path(__file__).with_name("ood_bench_alone.py")))
 
 
@@ -33,7 +34,7 @@ def page(file: Path) -> str:
     """Per trial the mean over draws, and what the oracle finds if all of its draws end so."""
     jobs = json.loads(file.read_bytes())
     lines = ["| trial | a job, mean and deviation | the oracle's of 20 |", "| ---: | ---: | ---: |"]
-    for trial in range(ALONE["TRIALS"]):
+    for trial in range(TRIALS):
         own = [job for job in jobs if job["trial"] == trial]
         shares = [100 * job["in"] for job in own]
         best = max(own, key=lambda job: (job["out"], job["draw"]))
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     data = ALONE["mnist"](options.mnist)
-    jobs = [constant(data, trial, draw) for trial in range(ALONE["TRIALS"]) for draw in range(ALONE["DRAWS"])]
+    jobs = [constant(data, trial, draw) for trial in range(TRIALS) for draw in range(ALONE["DRAWS"])]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(jobs) + "\n", encoding="utf-8")
 
