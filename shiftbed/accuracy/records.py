@@ -8,7 +8,8 @@ import numpy as np
 from shiftbed.accuracy.intervals import conformal_quantile
 from shiftbed.accuracy.selection import SOURCE_CONFIDENCE
 from shiftbed.selection.evidence import VALIDATION
-from shiftbed.tables.table import Chosen, Table
+from shiftbed.tables.cells import Chosen
+from shiftbed.tables.table import Table
 
 Row = dict[str, Any]
 

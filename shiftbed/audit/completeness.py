@@ -13,9 +13,9 @@ from shiftbed.audit.subject import Subject
 from shiftbed.errors import StoreError
 from shiftbed.selection import SELECTIONS, Cadence
 from shiftbed.tables import AVERAGE, Table
+from shiftbed.tables.cells import Chosen, Column
 from shiftbed.tables.grids import Entry, Grid
 from shiftbed.tables.missing import MissingJob, named_jobs
-from shiftbed.tables.table import Chosen, Column
 
 SOURCE = "draws"
 CLAIMS_SOURCE = "published table"

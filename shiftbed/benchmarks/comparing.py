@@ -16,10 +16,11 @@ from shiftbed.selection import SELECTIONS
 from shiftbed.shift.kept import shift_kinds
 from shiftbed.sweeps.designs import DESIGNS, Spread
 from shiftbed.tables import Estimate, Grid, Leaderboard, Table, ranking_grid
+from shiftbed.tables.cells import AVERAGE
 from shiftbed.tables.estimates import usual_count
 from shiftbed.tables.grids import MISSING, Entry
 from shiftbed.tables.leaderboards import means_alone
-from shiftbed.tables.table import AVERAGE, ORACLE_MARK
+from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.recipes import recipe
 
 Facts = dict[str, Any]

@@ -24,7 +24,7 @@ from shiftbed.sweeps.records import outcomes
 from shiftbed.sweeps.stages import second_stage
 from shiftbed.sweeps.verbs import sweep
 from shiftbed.tables import Estimate, Grid, Leaderboard, Table, leaderboards
-from shiftbed.tables.table import Tested, reported_columns
+from shiftbed.tables.cells import Tested, reported_columns
 from shiftbed.training.device import Precision, default_precision, find_runtimes
 from shiftbed.training.run import Keep
 from shiftbed.training.store import LocalStore

@@ -1,10 +1,12 @@
 """Tables: results by algorithm and test domain, with standard errors and what they rest on; leaderboards."""
 
+from shiftbed.tables.cells import AVERAGE, OVERALL
 from shiftbed.tables.ensembles import averaged_weights, ensemble_grid, summed_logits
 from shiftbed.tables.estimates import Comparison, Estimate, paired_permutation_test, ranks, spearman
 from shiftbed.tables.grids import FORMATS, Grid
 from shiftbed.tables.leaderboards import Leaderboard, leaderboards, ranking_grid, ranking_score
 from shiftbed.tables.making import as_csv, as_text, make_tables, read_tables, render, tables_of
+from shiftbed.tables.rows import as_rows
 from shiftbed.tables.spreads import (
     domain_summary,
     group_estimates,
@@ -16,7 +18,7 @@ from shiftbed.tables.spreads import (
     variance_grid,
     variances,
 )
-from shiftbed.tables.table import AVERAGE, OVERALL, Table, as_rows
+from shiftbed.tables.table import Table
 from shiftbed.tables.views import VIEWS, boards_against, improvement_grid, read_groups, view_tables
 
 __all__ = [

@@ -12,9 +12,10 @@ from shiftbed.data import Domain
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import StoreError
 from shiftbed.protocols import Split
+from shiftbed.tables.cells import AVERAGE, Tested
 from shiftbed.tables.estimates import Estimate
 from shiftbed.tables.grids import MISSING, Grid, placed
-from shiftbed.tables.table import AVERAGE, ORACLE_MARK, Table, Tested
+from shiftbed.tables.table import ORACLE_MARK, Table
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore

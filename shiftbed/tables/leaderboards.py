@@ -13,6 +13,7 @@ from shiftbed import published
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import Selection
+from shiftbed.tables.cells import AVERAGE, Column
 from shiftbed.tables.estimates import (
     DIVISORS,
     Estimate,
@@ -23,7 +24,7 @@ from shiftbed.tables.estimates import (
     usual_count,
 )
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
-from shiftbed.tables.table import AVERAGE, BASELINE, ORACLE_MARK, Column, Table
+from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
 
 UNKNOWN = "unknown"
 KINDS = ("diversity", "correlation", UNKNOWN)

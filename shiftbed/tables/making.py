@@ -29,10 +29,12 @@ from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import planned, planned_designs
 from shiftbed.sweeps.records import Records, that_test
+from shiftbed.tables.cells import Chosen, Tested, reported_columns
 from shiftbed.tables.estimates import StandardError
 from shiftbed.tables.grids import Grid, grid_text, render_grids, rows_csv
 from shiftbed.tables.missing import MissingJob
-from shiftbed.tables.table import Chosen, Table, Tested, as_rows, reported_columns
+from shiftbed.tables.rows import as_rows
+from shiftbed.tables.table import Table
 from shiftbed.training.store import LocalStore
 
 USUAL = ("training-domain-validation", "domain-cross-validation", "ood-validation", "oracle")

@@ -9,9 +9,10 @@ import numpy as np
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.registry import did_you_mean
+from shiftbed.tables.cells import Chosen, Tested
 from shiftbed.tables.estimates import DIVISORS, Estimate
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
-from shiftbed.tables.table import BASELINE, ORACLE_MARK, Chosen, Table, Tested
+from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
 
 LAST_RECORDS = 10
 MEASURES = ("overall", "average", "deviation", "worst")

@@ -1,6 +1,6 @@
 """A table: results by algorithm and test domain under one selection, with what they rest on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from shiftbed.protocols import Fixed, Flexible, TargetTrained
-from shiftbed.selection import Cadence, Choice, Selection, TaskRecords, Variant, own_rule
+from shiftbed.selection import Cadence, Selection, Variant, own_rule
 from shiftbed.selection import Column as RecordColumn
 from shiftbed.selection.evidence import ELSEWHERE, PAIR
 from shiftbed.sweeps.designs import REDRAW, Design
+from shiftbed.tables.cells import AVERAGE, OVERALL, Chosen, Column, Tested
 from shiftbed.tables.estimates import (
     DIVISORS,
     Comparison,
@@ -22,67 +23,13 @@ from shiftbed.tables.estimates import (
 )
 from shiftbed.tables.grids import MISSING, Grid, placed
 from shiftbed.tables.missing import MissingJob, named_jobs, sweep_command, was_imported
+from shiftbed.tables.rows import as_rows
 
 ORACLE_MARK = "†"
 LEAK_MARK = "‡"
 BASELINE = "ERM"
 FEW = 8  # algorithms that are compared with the baseline one by one
 CHANCE = 0.05
-Tested = tuple[str, ...]  # the domains that are tested together
-Column = tuple[Tested, str]  # one of them, or OVERALL
-OVERALL = ""  # in place of a domain, where accuracy by domain is not defined
-AVERAGE: Column = ((), "")  # the column that averages all others
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The record that a selection picked for one cell."""
-
-    task: TaskRecords
-    choice: Choice
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The chosen job's description."""
-        return self.task.abouts[self.choice.row]
-
-    @property
-    def is_reported(self) -> bool:
-        """Whether the record has the accuracy of every test domain."""
-        values = self.task.values["accuracy"][self.choice.row, self.choice.position, self.task.reported()]
-        return not np.isnan(values).any()
-
-    def accuracy(self, domain: str, position: int | None = None) -> float:
-        """What is reported, in percent; the arguments are those of `share`."""
-        return 100 * self.share(domain, position)
-
-    def share(self, domain: str, position: int | None = None) -> float:
-        """The share of right predictions on a test domain, or over the images of all of them.
-
-        Args:
-            domain: The domain, or `OVERALL`.
-            position: Another record of the job than the chosen one.
-        """
-        position = self.choice.position if position is None else position
-        places = self.task.reported(domain)
-        accuracy = self.task.values["accuracy"][self.choice.row, position, places]
-        if len(places) == 1:
-            return float(accuracy[0])
-        counts = self.task.values["count"][self.choice.row, position, places]
-        return float(accuracy @ counts / counts.sum())
-
-    def counts(self) -> dict[str, float]:
-        """How many images of each test domain are reported."""
-        counts = self.task.values["count"][self.choice.row, self.choice.position]
-        return {name: float(counts[self.task.reported(name)].sum()) for name in self.task.tested}
-
-
-def reported_columns(about: dict[str, Any]) -> list[Column]:
-    """The columns a job fills: one for each domain it tests, or one overall."""
-    tested = tuple(about["test_domains"])
-    if about["task"]["kind"] == Flexible.kind:
-        return [(tested, OVERALL)]
-    return [(tested, domain) for domain in tested]
 
 
 @dataclass(frozen=True)
@@ -416,53 +363,3 @@ class Table:
         error = "" if doubt is None else f" ±{doubt:.1f}"
         count = "" if estimate.n == usual else f" ({estimate.n})"
         return f"{estimate.mean:.1f}{mark}{error}{count}"
-
-
-def as_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """All cells of some tables with what they rest on, for machines."""
-    return [
-        _row(table, algorithm, column)
-        for table in tables
-        for algorithm in table.algorithms
-        for column in (*table.columns, AVERAGE)
-    ]
-
-
-def _row(table: Table, algorithm: str, column: Column) -> dict[str, Any]:
-    estimate = table.estimates[algorithm, column]
-    least, most = table.draws.get(algorithm, (0, 0))
-    return {
-        "dataset": table.dataset,
-        "version": table.about["version"],
-        "recipe": table.about["recipe"]["name"],
-        "steps": table.about["recipe"]["steps"],
-        "task": table.about["task"]["kind"],
-        "adaptation": table.about["task"].get("adapt", 0.0),
-        "overrides": table.about["overrides"],
-        "fields": dict(table.apart),
-        "selection": table.selection.name,
-        "oracle": table.selection.oracle,
-        "leaks": table.leaks[algorithm],
-        "algorithm": algorithm,
-        "test": column[1] if column != AVERAGE else "average",
-        "tested_together": len(column[0]),
-        "tested_with": [name for name in column[0] if name != column[1]] if column[1] else [],
-        "accuracy": None if estimate is None else estimate.mean,
-        "standard_error": None if estimate is None else estimate.standard_error,
-        "n": 0 if estimate is None else estimate.n,
-        "why_empty": table.why_empty(algorithm, column),
-        "least_draws": least,
-        "most_draws": most,
-        "chosen": [
-            {
-                "trial": trial,
-                "job": one.choice.job_id,
-                "draw": one.choice.draw,
-                "step": one.choice.step,
-                "accuracy": one.accuracy(column[1]),
-                "hparams": one.choice.hparams,
-                "beside": list(one.choice.beside),
-            }
-            for trial, one in sorted(table.chosen[algorithm].get(column[0], {}).items())
-        ],
-    }
