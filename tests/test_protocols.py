@@ -125,6 +125,21 @@ def test_groups_that_only_some_domains_have_stay_on_one_side_too(tmp_path, monke
         assert groups["three/in"] and groups["three/out"] and not groups["three/in"] & groups["three/out"]
 
 
+def test_of_groups_that_no_domain_shares_each_holds_out_a_share_and_the_tested_one_tests_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
+    patients(tmp_path, {"one": range(0, 10), "two": range(10, 15), "three": range(15, 35)})
+    for trial in range(5):
+        task = LeaveOut(("three",), grouped=True).task("Patients", trial, 0.2)
+        count = {
+            split.name: len({int(load("Patients")[split.domain].groups[i]) for i in split.indices})
+            for split in task.splits
+        }
+        assert count == {"one/in": 8, "one/out": 2, "two/in": 4, "two/out": 1, "three/in": 16, "three/out": 4}
+        assert sum(len(split.indices) for split in task.splits) == 3 * 35, "no image is left out"
+    with pytest.raises(DataError, match=r"too few groups to hold out 0\.1 of them; add groups, or"):
+        LeaveOut(("three",), grouped=True).task("Patients", 0, 0.1)
+
+
 def test_leave_group_out_takes_neighbours_the_card_s_clusters_or_its_first_grouping():
     specs = PROTOCOLS["leave-group-out"](card("RotatedDigits"))
     assert [spec.test for spec in specs] == [("0", "15"), ("30", "45"), ("60", "75")]

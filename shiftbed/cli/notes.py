@@ -3,24 +3,46 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from shiftbed.cli.shared import with_files, word
 
+GROUPED = "leave-one-domain-out-grouped"
 FOR_LARGE = "domainbed-head"  # starts from ImageNet weights, at 224 px
 
 
-def recipe_notes(recipe: str, datasets: Iterable[str]) -> list[str]:
-    """Says where a folder is not what was packed, where a recipe reduces images much, and which is meant for those.
+def training_notes(recipe: str, datasets: Iterable[str], protocol: str = "") -> list[str]:
+    """Says what is not as one may think: a folder that is not what was packed, images reduced much, groups divided.
 
     Args:
         recipe: The recipe's name.
         datasets: The names of the datasets that it is to train on.
+        protocol: The protocol's name; without one a single job is trained, whose splits do not look at groups.
     """
     from shiftbed.data import card
     from shiftbed.data.load import note_of_change
 
     names = dict.fromkeys(card(name).name for name in datasets)
-    found = [note for name in names for note in (note_of_change(name), _note(recipe, name))]
+    found = [
+        note for name in names for note in (note_of_change(name), _note(recipe, name), _group_note(name, protocol))
+    ]
     return list(dict.fromkeys(note for note in found if note))
+
+
+def _group_note(dataset: str, protocol: str) -> str:
+    """For own images: whether some that belong together may be both learned from and tested."""
+    from shiftbed.data import card, load
+
+    if protocol.startswith(GROUPED) or card(dataset).ran_on != "own":
+        return ""
+    groups = [domain.groups for domain in load(dataset).domains if domain.groups is not None]
+    if not groups or np.unique(np.concatenate(groups)).size == sum(map(len, groups)):
+        return ""
+    where = f"protocol {protocol}" if protocol else "a single job"
+    return (
+        f"{dataset} has groups, which {where} divides: images of one are learned from and held out. A sweep with "
+        f"--protocol {GROUPED} keeps them together."
+    )
 
 
 def _note(recipe: str, dataset: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shiftbed.cli.notes import best_command, recipe_notes
+from shiftbed.cli.notes import best_command, training_notes
 from shiftbed.cli.shared import (
     AsJson,
     Code,
@@ -121,7 +121,7 @@ def sweep(
     if out is None and plan is None:
         raise ShiftbedError("A sweep needs a folder for its records; add --out DIR.")
     words = sweep_words({word: value for word, value in flags.items() if value is not None}, plan)
-    for note in [] if as_json else recipe_notes(words.recipe, words.datasets):
+    for note in [] if as_json else training_notes(words.recipe, words.datasets, words.protocol):
         say(note)
     request = _within_budget(words, as_json) if words.budget else words.request()
     if dry_run:

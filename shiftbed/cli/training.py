@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shiftbed.cli.notes import recipe_notes
+from shiftbed.cli.notes import training_notes
 from shiftbed.cli.shared import (
     KEEPS,
     PRECISIONS,
@@ -119,7 +119,7 @@ def train(
             raise KeyboardInterrupt
         return job
 
-    for note in [] if as_json else recipe_notes(recipe, [dataset]):
+    for note in [] if as_json else training_notes(recipe, [dataset]):
         say(note)
     job = stoppable(run, "the same command")
     if as_json:

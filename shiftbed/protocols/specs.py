@@ -11,7 +11,7 @@ import numpy as np
 from shiftbed.data import Card, card, load
 from shiftbed.errors import DataError
 from shiftbed.hashing import seed_hash
-from shiftbed.protocols.splits import Role, Split, Task, capped, grouped_holdout, halved, holdout
+from shiftbed.protocols.splits import Role, Split, Task, capped, dealt, groups_inside, holdout
 from shiftbed.registry import did_you_mean
 
 UNIQUE = "uni_"  # begins the names of NICO++'s domains that are other surroundings for every class
@@ -69,7 +69,7 @@ class LeaveOut(TaskSpec):
                 splits.append(Split(domain, "all", "test", np.arange(known.domains[domain])))
                 continue
             if self.grouped:
-                inside, outside = _grouped(known, domain, fraction, trial, tested)
+                inside, outside = _grouped(known, domain, fraction, trial, self.test)
             else:
                 inside, outside = _in_out(known, domain, fraction, seed_hash(trial, position))
             if tested and self.adapt:
@@ -330,15 +330,25 @@ def _refuse_below(least: int, **numbers: int | None) -> None:
             raise DataError(f"A protocol's {name} is {least} or more, not {number}.")
 
 
-def _grouped(known: Card, domain: str, fraction: float, trial: int, tested: bool) -> tuple[np.ndarray, np.ndarray]:
-    """A domain's in/out split by groups; a tested domain is divided among the groups that no domain trains on."""
-    groups = {one.name: one.groups for one in load(known.name).domains if one.groups is not None}
+def _grouped(
+    known: Card, domain: str, fraction: float, trial: int, tested: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """A domain's in/out split by groups; of a tested one only groups count that no domain trains on."""
+    groups = {one.name: np.asarray(one.groups) for one in load(known.name).domains if one.groups is not None}
     if domain not in groups:
         raise DataError(f"Domain '{domain}' of {known.name} has no groups to keep together.")
-    mine, everyone = np.asarray(groups[domain]), np.concatenate([np.asarray(some) for some in groups.values()])
-    inside, outside = grouped_holdout(mine, everyone, fraction, seed_hash(trial, "groups"))
-    if tested:
-        inside, outside = halved(outside, mine)
+    mine = groups[domain]
+    kept = groups_inside(list(groups.values()), fraction, seed_hash(trial, "groups"))
+    inside, outside = np.flatnonzero(np.isin(mine, kept)), np.flatnonzero(~np.isin(mine, kept))
+    if domain in tested:
+        trained = np.intersect1d(kept, np.concatenate([some for name, some in groups.items() if name not in tested]))
+        free = np.flatnonzero(~np.isin(mine, trained))
+        # Out are as many groups as elsewhere, but not more than half of those that are left.
+        every = max(2, round(len(np.unique(mine[free])) / (fraction * len(np.unique(mine)))))
+        inside, outside = dealt(free, mine, every)
     if len(outside) == 0 or len(inside) == 0:
-        raise DataError(f"Domain '{domain}' of {known.name} has too few groups to hold out {fraction:g} of them.")
+        raise DataError(
+            f"Domain '{domain}' of {known.name} has too few groups to hold out {fraction:g} of them; add groups, or "
+            "take a protocol that does not look at them (leave-one-domain-out)."
+        )
     return inside, outside

@@ -1,6 +1,7 @@
 """Splits and tasks, and the ways to divide a domain's examples."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -75,29 +76,27 @@ def holdout(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndar
     return order[size:], order[:size]
 
 
-def grouped_holdout(
-    groups: np.ndarray, everyone: np.ndarray, fraction: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same over groups: all examples of a group are on one side.
+def groups_inside(groups: Sequence[np.ndarray], fraction: float, seed: int) -> np.ndarray:
+    """The same over groups: those that are in. The share holds of the groups of several domains, and of each's own.
 
     Args:
-        groups: The group of every example of a domain.
-        everyone: The groups of all domains: with them a group is on the same side in each, for one seed.
+        groups: Of every domain, the group of every example.
         fraction: The share of groups that are out.
         seed: Decides which.
     """
-    names = np.unique(everyone)
-    inside, _ = holdout(len(names), fraction, seed)
-    chosen = np.isin(groups, names[inside])
-    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+    each = [np.unique(some) for some in groups]
+    names, domains = np.unique(np.concatenate(each), return_counts=True)
+    shared = names[domains > 1]
+    pools = [shared, *(np.setdiff1d(own, shared) for own in each)]
+    return np.concatenate([pool[holdout(len(pool), fraction, seed)[0]] for pool in pools])
 
 
-def halved(indices: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Examples in two halves, every other group (in the order in which they come) in each."""
+def dealt(indices: np.ndarray, groups: np.ndarray, every: int) -> tuple[np.ndarray, np.ndarray]:
+    """Examples in two parts: of groups in the order in which they come, one in `every` goes to the second."""
     here = groups[indices]
     _, first, number = np.unique(here, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[number]
-    return indices[place % 2 == 1], indices[place % 2 == 0]
+    return indices[place % every != 0], indices[place % every == 0]
 
 
 def capped(labels: np.ndarray, most: int, seed: int) -> np.ndarray:

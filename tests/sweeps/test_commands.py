@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from shiftbed.cli import sweeps as commands
-from shiftbed.cli.notes import recipe_notes
+from shiftbed.cli.notes import training_notes
 from shiftbed.cli.shared import show_failures
 from shiftbed.data.prepare import prepare
 from shiftbed.hashing import canonical
@@ -178,8 +178,8 @@ def test_a_recipe_that_makes_large_images_small_says_so(shiftbed, tmp_path, monk
     assert "Recipe quick brings images to 32 px and starts from random weights; --recipe domainbed-head is for" in told
     assert "brings images" not in shiftbed("sweep", "PACS", *options, "--json").out
     for name in ("ColoredDigits", "EmojiStyles", "RotatedDigits", "CIFAR-10"):
-        assert recipe_notes("quick", [name]) == [], "not larger, or what the recipe was made for"
-    assert recipe_notes("ood-bench", ["PACS"]) == [], "it sees 224 pixels"
+        assert training_notes("quick", [name]) == [], "not larger, or what the recipe was made for"
+    assert training_notes("ood-bench", ["PACS"]) == [], "it sees 224 pixels"
 
 
 def test_who_trains_on_a_folder_is_told_that_it_has_changed_since_it_was_packed(tmp_path, monkeypatch):
@@ -190,10 +190,28 @@ def test_who_trains_on_a_folder_is_told_that_it_has_changed_since_it_was_packed(
         folder.mkdir(parents=True)
         Image.fromarray(np.full((8, 8, 3), len(domain), np.uint8)).save(folder / "0.png")
     prepare("mine", size_class="small")
-    assert not [note for note in recipe_notes("quick", ["mine"]) if "changed" in note]
+    assert not [note for note in training_notes("quick", ["mine"]) if "changed" in note]
     later = time.time() + 10
     os.utime(tmp_path / "mine" / "day" / "cat", (later, later))  # as a new image there does
-    assert "The folder mine has changed since it was prepared" in recipe_notes("quick", ["mine"])[0]
+    assert "The folder mine has changed since it was prepared" in training_notes("quick", ["mine"])[0]
+
+
+def test_who_trains_on_groups_is_told_that_they_are_divided_and_what_keeps_them_together(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    rows = ["path,class,domain,group"]
+    for number in range(8):
+        Image.fromarray(np.full((8, 8, 3), 30 * number, np.uint8)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{'cat' if number % 2 else 'dog'},{'day' if number < 4 else 'night'},{number // 2}")
+    (tmp_path / "together.csv").write_text("\n".join(rows))
+    (tmp_path / "apart.csv").write_text("\n".join(row.rsplit(",", 1)[0] for row in rows))
+    prepare(str(tmp_path / "together.csv"), size_class="small")
+    prepare(str(tmp_path / "apart.csv"), size_class="small")
+    told = training_notes("quick", ["together"])[-1]
+    assert told.startswith("together has groups, which a single job divides") and "-out-grouped keeps them" in told
+    assert "protocol k-sources:2 divides" in training_notes("quick", ["together"], "k-sources:2")[-1]
+    kept = training_notes("quick", ["together"], "leave-one-domain-out-grouped")
+    for notes in (kept, training_notes("quick", ["apart"]), training_notes("quick", ["EmojiStyles"])):
+        assert not any("groups" in note for note in notes)
 
 
 def test_a_sweep_without_a_folder_says_which_option_it_lacks(shiftbed):  # noqa: F811
