@@ -20,15 +20,18 @@ USUAL = "training-domain-validation"
 def second_stage(request: Request, store: Store) -> list[Job]:
     """The jobs that the winners of finished searches need: their values, in every trial but the first.
 
-    A search has a winner for each of the requested selections, once all of its draws have ended.
+    A search has a winner for each of the requested selections, once all of its draws have ended. Draws that were not
+    asked for do not compete, though an earlier and larger search may have left them in the store.
     """
     if not DESIGNS[request.design].two_stages or request.trials == 1:
         return []
-    searches = _searches(plan(request))
+    first_stage = plan(request)
+    searches, asked = _searches(first_stage), {job.id for job in first_stage}
     rules = [SELECTIONS[name] for name in request.selections or (USUAL,)]
     metrics = sorted({"accuracy"}.union(*(rule.metrics for rule in rules)))
     with Records(store, metrics, test=any(rule.reads_test for rule in rules)) as records:
-        tasks = records.tasks(metrics)
+        found = [task.that(lambda about: about["id"] in asked) for task in records.tasks(metrics)]
+    tasks = [task for task in found if task is not None]
     winners = _Winners(tasks, rules)
     jobs = [
         replace(one, draw=choice.draw, trial=trial, hparams=Hparams(choice.hparams))

@@ -60,6 +60,16 @@ def test_no_winner_before_all_draws_have_ended(memory_folder):
     assert {job.algorithm for job in second_stage(SEARCH, store)} == {"ERM"}
 
 
+def test_draws_of_an_earlier_and_larger_search_do_not_compete(memory_folder):
+    store = LocalStore(memory_folder)
+    for job in plan(SEARCH):
+        finish(store, job, validation=0.6 + 0.1 * job.draw)
+    for draws in (2, 3):
+        again = second_stage(replace(SEARCH, draws=draws), store)
+        assert {job.draw for job in again} == {draws - 1}, "as tables of so many draws choose"
+        assert {job.trial for job in again} == {1, 2}
+
+
 def test_each_selection_has_its_winner_and_cross_validation_its_pairs(memory_folder):
     request = replace(
         SEARCH,
