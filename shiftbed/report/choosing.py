@@ -14,7 +14,7 @@ import numpy as np
 from shiftbed.audit.ledger import asked, note
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
-from shiftbed.protocols import LeaveOut
+from shiftbed.protocols import LeaveOut, TargetTrained
 from shiftbed.registry import whole_names
 from shiftbed.selection import (
     SELECTIONS,
@@ -248,7 +248,8 @@ class Candidates:
         """Those of one algorithm, if it is named, that test some domains at least.
 
         Jobs that test two domains, each tested alone by others, are there for domain cross-validation: they learned
-        from one domain less, and compete, as in tables, with none. Whoever names both domains asks for them.
+        from one domain less, and compete, as in tables, with none. Whoever names both domains asks for them. NICO++'s
+        references, which learned from the domains that they test, compete where there are no others.
 
         Raises:
             StoreError: No finished job competes; or the rule reads test numbers, and the sweep is sealed.
@@ -262,6 +263,7 @@ class Candidates:
         finished = [job for job in finished if job.description["test_domains"]]  # none of them a model of all domains
         if not finished:
             raise no_test_domain(folder)
+        finished = [job for job in finished if job.description["task"]["kind"] != TargetTrained.kind] or finished
         test = whole_names(test, {name for job in finished for name in job.description["test_domains"]})
         beside = cross_validating(finished)
         jobs = [

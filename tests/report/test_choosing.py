@@ -193,6 +193,18 @@ def test_jobs_for_domain_cross_validation_serve_it_and_compete_with_none(tmp_pat
     assert asked_for.job.description["test_domains"] == ["+90%", "+80%"]
 
 
+def test_references_that_learned_from_the_domains_they_test_compete_with_no_result(tmp_path):
+    store, fields = made_sweep(tmp_path / "sweep"), {"steps": 4, "evaluate_every": 2}
+    asked = Request("ColoredDigits", ["IRM"], draws=2, fields=fields, protocol="target-trained-per-domain")
+    for folder in (store, LocalStore(tmp_path / "alone")):
+        for job in plan(asked):
+            finish(folder, job, validation=0.99, test=0.99)
+    assert best(tmp_path / "sweep", tmp_path / "one").job.description["algorithm"] == "ERM"
+    everywhere = best_everywhere(tmp_path / "sweep", tmp_path / "model")
+    assert (everywhere.job.algorithm, everywhere.elsewhere) == ("ERM", TESTED)
+    assert best(tmp_path / "alone", tmp_path / "two").job.description["algorithm"] == "IRM", "nothing else is there"
+
+
 def test_a_folder_that_cannot_be_written_is_noticed_before_the_training(tmp_path, monkeypatch):
     made_sweep(tmp_path / "sweep")
     monkeypatch.setattr(choosing, "retrained", lambda *_: pytest.fail("trained in vain"))
