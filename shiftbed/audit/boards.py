@@ -54,7 +54,7 @@ def _compared(one: Leaderboard, other: Leaderboard) -> tuple[str, bool]:
 def _boards(subject: Subject, selection: str) -> dict[str, Leaderboard]:
     """Per recipe the leaderboard over its datasets, where each has one table."""
     groups: dict[str, list[Table]] = defaultdict(list)
-    for table in subject.tables(selection):
+    for table in subject.results(selection):
         if not table.is_empty:
             groups[table.about["recipe"]["name"]].append(table)
     return {
@@ -70,4 +70,4 @@ def _one_each(tables: Sequence[Table]) -> list[Table]:
 
 
 def _whole(subject: Subject) -> Leaderboard:
-    return Leaderboard.of(_one_each([t for t in subject.tables(HONEST[0]) if not t.is_empty]), subject.folder)
+    return Leaderboard.of(_one_each([t for t in subject.results(HONEST[0]) if not t.is_empty]), subject.folder)

@@ -13,6 +13,7 @@ from shiftbed.audit.findings import Finding, Verdict
 from shiftbed.audit.subject import Subject
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
+from shiftbed.protocols import TargetTrained
 from shiftbed.selection import TaskRecords
 from shiftbed.selection.evidence import VALIDATION
 from shiftbed.tables import Table
@@ -34,7 +35,7 @@ USUAL_DRAWS = 20
 def oracle_gap(subject: Subject) -> Finding:
     """How much better test accuracy is when the test domain's labels choose, per algorithm, dataset and selection."""
     rows: list[dict[str, Any]] = []
-    for honest, oracle in zip(subject.honest(), subject.tables("oracle"), strict=True):
+    for honest, oracle in zip(subject.honest(), subject.results("oracle"), strict=True):
         rows += [row for table in honest for row in _gaps(table, oracle)] if not oracle.is_empty else []
     if not subject.has_records:
         return Finding(SOURCE, "unknown", subject.without_records)
@@ -179,7 +180,7 @@ def joint_leakage(subject: Subject) -> Finding:
     """Leakage of oracle selection against the number of test domains, where at least three are tested jointly."""
     grids = []
     for task in subject.tasks:
-        if len(task.tested) >= LEAST_JOINT:
+        if len(task.tested) >= LEAST_JOINT and task.abouts[0]["task"]["kind"] != TargetTrained.kind:
             found: dict[str, list[tuple[Leakage, np.ndarray]]] = defaultdict(list)
             for algorithm, _, accuracy, chosen in cells_tested_jointly(task):
                 found[algorithm].append((leakage(accuracy, chosen), luck(accuracy, chosen)))

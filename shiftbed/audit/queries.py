@@ -55,7 +55,7 @@ def _settings(subject: Subject) -> dict[str, str]:
 def _oracle_grid(subject: Subject) -> Grid:
     """Per setting and algorithm, the accuracy under each oracle."""
     rows, data = [], []
-    by_rule = [subject.tables(name) for name in (HONEST[0], *ORACLES)]
+    by_rule = [subject.results(name) for name in (HONEST[0], *ORACLES)]
     for tables in zip(*by_rule, strict=True):
         if tables[1].is_empty:
             continue

@@ -91,7 +91,11 @@ class Subject:
             self._tables[selection] = tables_of(self.tasks, [SELECTIONS[selection]], self.plan, folder=self.folder)
         return self._tables[selection]
 
+    def results(self, selection: str) -> list[Table]:
+        """The same without NICO++'s references, which learned from the test domains: nothing leaks into them."""
+        return [table for table in self.tables(selection) if not table.is_reference]
+
     def honest(self) -> list[list[Table]]:
         """Per setting, the tables of the selections that do not see the test domain, where they choose something."""
-        by_rule = [self.tables(name) for name in HONEST]
+        by_rule = [self.results(name) for name in HONEST]
         return [[table for table in tables if not table.is_empty] for tables in zip(*by_rule, strict=True)]

@@ -18,7 +18,7 @@ COLUMNS = ("checkpoint", "seed", "best_checkpoint", "best_seed")
 def variance(subject: Subject) -> Finding:
     """Deviations over the last checkpoints and over trials (NICO++'s Table 4), and the gain of picking by them."""
     rows: list[dict[str, Any]] = []
-    for honest, oracle in zip(subject.tables(HONEST[0]), subject.tables("oracle"), strict=True):
+    for honest, oracle in zip(subject.results(HONEST[0]), subject.results("oracle"), strict=True):
         if not honest.is_empty:
             spread = {row["algorithm"]: row for row in variance_grid(honest, oracle).data}
             rows += [_row(honest, name, spread[name]) for name in honest.algorithms]

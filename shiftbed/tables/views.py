@@ -136,7 +136,7 @@ def boards_against(tables: Sequence[Table], others: Sequence[Table]) -> list[Gri
 
     def boards(some: Sequence[Table]) -> dict[str, Leaderboard]:
         by_rule: dict[str, list[Table]] = {}
-        for table in some:
+        for table in (one for one in some if not one.is_reference):
             by_rule.setdefault(table.selection.name, []).append(table)
         return {rule: Leaderboard.of(members, members[0].folder) for rule, members in by_rule.items()}
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from shiftbed.audit.boards import ranking, ranking_against
 from shiftbed.audit.completeness import draws
 from shiftbed.audit.duplicates import twins
-from shiftbed.audit.oracle import oracle_gap
+from shiftbed.audit.oracle import joint_leakage, oracle_gap
 from shiftbed.audit.queries import query_budget
 from shiftbed.audit.spaces import _distribution, search_spaces
 from shiftbed.audit.splits import augmented_validation, initial_weights, training_labels
@@ -24,6 +24,8 @@ from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.hparams import constant, log_uniform, uniform
 from shiftbed.selection import tasks_of
 from shiftbed.sweeps.domainbed_format import export_domainbed, import_domainbed
+from shiftbed.tables import read_tables
+from shiftbed.tables.views import boards_against
 from tests.audit.made_sweeps import write_sweep
 from tests.made_records import made_job
 
@@ -169,6 +171,19 @@ def test_a_ranking_that_oracle_selection_turns_around_is_exposed():
     found = ranking(subject(jobs))
     assert found.verdict == "exposed" and "ERM is first" in found.sentence and "CORAL in oracle" in found.sentence
     assert [row["change_of_rank"] for row in found.grids[0].data] == [1, -1]
+
+
+def test_references_that_were_trained_on_the_test_domains_are_in_no_comparison(tmp_path):
+    for references in ("target-trained", "target-trained-per-domain"):
+        folder = tmp_path / references
+        write_sweep(folder, algorithms=("ERM", "CORAL"), draws=2, seed=2)
+        checks = (oracle_gap, joint_leakage, query_budget, variance, ranking)
+        before = [check(Subject.read(folder)) for check in checks]
+        board = [grid.rows for grid in boards_against(*[read_tables(folder, ["oracle"])] * 2)]
+        write_sweep(folder, algorithms=("ERM",), draws=2, seed=3, protocol=references)
+        after = [check(Subject.read(folder)) for check in checks]
+        assert [one.as_dict() for one in after] == [one.as_dict() for one in before]
+        assert [grid.rows for grid in boards_against(*[read_tables(folder, ["oracle"])] * 2)] == board
 
 
 def test_two_sweeps_stand_side_by_side():
