@@ -13,6 +13,7 @@ from shiftbed.sweeps.domainbed_format import REVISION
 from shiftbed.sweeps.plan import planned, planned_designs
 from shiftbed.sweeps.records import Records, that_test
 from shiftbed.tables import Table, tables_of
+from shiftbed.tables.making import first_of
 from shiftbed.training.store import LocalStore
 
 METRICS = ("accuracy", "count", "loss", "half_accuracy", "confidence")
@@ -76,6 +77,11 @@ class Subject:
     def imported(self) -> bool:
         """Whether some jobs were trained by DomainBed."""
         return any(about["revision"] == REVISION for about in self.abouts)
+
+    def first(self, draws: int, trials: int) -> "Subject":
+        """The same sweep as if no more than the first draws and trials had been asked for."""
+        tasks, plan = first_of(self.tasks, self.plan, draws, trials)
+        return Subject(self.folder, tasks, plan)
 
     @cached_property
     def _designs(self) -> dict[str, str]:

@@ -68,18 +68,25 @@ def read_tables(
     store = LocalStore(Path(folder))
     metrics = _metrics(rules)
     with Records(store, metrics) as records:
-        tasks = that_test(records.tasks(metrics), folder)
-    plan: Iterable[dict[str, Any]] = planned(store).values()
-    if draws is not None or trials is not None:
-
-        def is_kept(about: dict[str, Any]) -> bool:
-            return (draws is None or about["draw"] < draws) and (trials is None or about["trial"] < trials)
-
-        tasks = [some for task in tasks if (some := task.that(is_kept)) is not None]
-        plan = filter(is_kept, plan)
+        found = that_test(records.tasks(metrics), folder)
+    tasks, plan = first_of(found, list(planned(store).values()), draws, trials)
     tables = tables_of(tasks, rules, plan, se, str(folder))
     allowed = [table for table in tables if not (table.is_empty and table.lacking)]
     return tables if asked else allowed or tables
+
+
+def first_of(
+    tasks: Sequence[TaskRecords], plan: Sequence[dict[str, Any]], draws: int | None, trials: int | None
+) -> tuple[Sequence[TaskRecords], Sequence[dict[str, Any]]]:
+    """Finished jobs and a plan, of which only the first draws and trials are kept; None keeps all."""
+    if draws is None and trials is None:
+        return tasks, plan
+
+    def is_kept(about: dict[str, Any]) -> bool:
+        return (draws is None or about["draw"] < draws) and (trials is None or about["trial"] < trials)
+
+    kept = [some for task in tasks if (some := task.that(is_kept)) is not None]
+    return kept, list(filter(is_kept, plan))
 
 
 def make_tables(

@@ -110,6 +110,21 @@ def test_numbers_that_are_not_those_of_the_records_are_found(sweep):
     assert all(row["claimed"] == pytest.approx(row["recorded"] + 10) for row in grid.data)
 
 
+@pytest.mark.parametrize("asked", [{"draws": 2}, {"trials": 1}, {"draws": 3, "trials": 2}])
+def test_a_table_of_the_first_draws_and_trials_is_told_from_a_wrong_one(tmp_path, asked):
+    write_sweep(tmp_path / "sweep", draws=4, trials=3)
+    tables = read_tables(tmp_path / "sweep", ["training-domain-validation"], **asked)
+    (tmp_path / "table.json").write_text(render(tables, "json"))
+    found = audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")["published table"]
+    assert found.verdict == "exposed"
+    size = f"draws below {asked.get('draws', 4)} and trials below {asked.get('trials', 3)} alone"
+    assert f"are those of their selections among {size}; who left the others out" in found.sentence
+    rows = json.loads((tmp_path / "table.json").read_text())
+    rows[0]["accuracy"] += 1
+    (tmp_path / "table.json").write_text(json.dumps(rows))
+    assert list(alarms(tmp_path / "sweep", table=tmp_path / "table.json")) == ["published table"]
+
+
 @pytest.mark.parametrize(("which", "numbers"), [("domain", 15), ("average", 15), ("choice", 15), ("invented", 14)])
 def test_one_number_that_is_not_that_of_the_records_is_found(sweep, which, numbers):
     table, rows = published(sweep)
