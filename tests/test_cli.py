@@ -25,6 +25,7 @@ from shiftbed.training.recipes import recipe as find_recipe
 from shiftbed.training.recipes import recipe_names
 from shiftbed.training.store import LocalStore
 from tests.conftest import tiny_job
+from tests.made_records import made_folder
 from tests.sweeps.finished import finish
 
 
@@ -301,6 +302,15 @@ def test_a_class_in_domainbed_s_style_trains_in_a_sweep_and_appears_in_the_table
     code, out, _ = shiftbed("status", "s", "--json")
     assert set(json.loads(out)["states"].values()) == {"done"}
     assert shiftbed("tables", "s", "--format", "pdf")[2].startswith("shiftbed: There is no format 'pdf'")
+
+
+def test_draws_and_trials_that_leave_no_job_are_told_instead_of_an_empty_page(shiftbed, tmp_path):
+    jobs = plan(Request("ColoredDigits", ["ERM"], draws=2, trials=2, test_domains=["-90%"]))
+    made_folder(tmp_path / "later", [job for job in jobs if job.trial], lambda *_: 0.5)
+    code, out, err = shiftbed("tables", "later", "--trials", "1", "--draws", "2")
+    assert (code, out) == (1, "")
+    assert err.startswith("shiftbed: With --draws 2 and --trials 1 no finished job of later is left; give a larger")
+    assert "50.0" in shiftbed("tables", "later", "--trials", "2").out
 
 
 def test_from_a_sweep_to_a_model_and_its_predictions(shiftbed, tmp_path):

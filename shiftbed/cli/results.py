@@ -67,13 +67,16 @@ def tables(
     output = "json" if as_json else one_of(output, tuple(make.FORMATS), "format")
     only_with("--view groups", view == "groups", groups=groups)
     only_with("the usual tables", view is None, against=against)
-    read = partial(
-        read_tables,
-        selections=selection or [],
-        se=one_of(se, ("sample", "population"), "standard error"),
-        draws=draws,
-        trials=trials,
-    )
+    divisor = one_of(se, ("sample", "population"), "standard error")
+
+    def read(folder: Path) -> list[make.Table]:
+        found = read_tables(folder, selection or [], divisor, draws=draws, trials=trials)
+        if not found:
+            given = {"--draws": draws, "--trials": trials}
+            limits = " and ".join(f"{name} {number}" for name, number in given.items() if number is not None)
+            raise ShiftbedError(f"With {limits} no finished job of {folder} is left; give a larger number, or none.")
+        return found
+
     found = read(folder)
     shown: list[make.Table | make.Grid] = []
     if view == "groups" and groups == NEAR_FAR:
