@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from shiftbed.audit.findings import Finding, Verdict
-from shiftbed.audit.subject import Subject
+from shiftbed.audit.subject import HONEST, Subject
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.protocols import TargetTrained
-from shiftbed.selection import TaskRecords
+from shiftbed.selection import SELECTIONS, Evidence, Selection, TaskRecords
 from shiftbed.selection.evidence import VALIDATION
 from shiftbed.tables import Table
 from shiftbed.tables.estimates import Estimate, paired_permutation_test, smallest_p
@@ -156,14 +156,15 @@ def luck(accuracy: np.ndarray, chosen: int) -> np.ndarray:
     return np.mean([leakage(random.permuted(accuracy, axis=0), chosen).leakage for _ in range(SHUFFLES)], axis=0)
 
 
-def cells_tested_jointly(task: TaskRecords) -> Iterable[tuple[str, int, np.ndarray, int]]:
-    """Per cell its algorithm, trial, accuracies (draws × domains, in %) and honest choice.
+def cells_tested_jointly(task: TaskRecords, honest: Selection) -> Iterable[tuple[str, int, np.ndarray, int]]:
+    """Per cell its algorithm, trial, accuracies (draws × domains, in %) and honest choice, by a rule.
 
-    A draw is read at the checkpoint that is best on training-domain validation.
+    A draw is read at the checkpoint that is best by this rule.
     """
-    if not task.has(VALIDATION):
+    score = honest.scores(Evidence(task, honest.columns)) if task.has(VALIDATION) else np.empty(0)
+    if not score.size:  # all diverged before they were evaluated
         return
-    score = np.where(np.isnan(task.mean(VALIDATION)), -np.inf, task.mean(VALIDATION))
+    score = np.where(np.isnan(score), -np.inf, score)
     position = score.argmax(axis=1)
     rows = np.arange(len(score))
     values, counts = (task.values[name][rows, position] for name in ("accuracy", "count"))
@@ -173,7 +174,8 @@ def cells_tested_jointly(task: TaskRecords) -> Iterable[tuple[str, int, np.ndarr
     for cell, where in task.cells.items():
         usable = np.flatnonzero(np.isfinite(best[where]) & np.isfinite(accuracy[where]).all(axis=1)) + where.start
         if len(usable) > 1:
-            yield cell.variant.algorithm, cell.trial, accuracy[usable], int(best[usable].argmax())
+            chosen = len(usable) - 1 - int(best[usable][::-1].argmax())  # the last of equals, as in tables
+            yield cell.variant.algorithm, cell.trial, accuracy[usable], chosen
 
 
 def joint_leakage(subject: Subject) -> Finding:
@@ -182,7 +184,7 @@ def joint_leakage(subject: Subject) -> Finding:
     for task in subject.tasks:
         if len(task.tested) >= LEAST_JOINT and task.abouts[0]["task"]["kind"] != TargetTrained.kind:
             found: dict[str, list[tuple[Leakage, np.ndarray]]] = defaultdict(list)
-            for algorithm, _, accuracy, chosen in cells_tested_jointly(task):
+            for algorithm, _, accuracy, chosen in cells_tested_jointly(task, SELECTIONS[HONEST[0]]):
                 found[algorithm].append((leakage(accuracy, chosen), luck(accuracy, chosen)))
             grids += [_joint_grid(task, algorithm, cells) for algorithm, cells in found.items()]
     if not grids:

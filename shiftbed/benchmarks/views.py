@@ -102,7 +102,12 @@ def _leakage(table: Table) -> Iterator[Number]:
     for task in tasks.values():
         where = f"tested on {', '.join(task.tested)}"
         for name in table.algorithms:
-            cells = [leakage(accuracy, best) for own, _, accuracy, best in cells_tested_jointly(task) if own == name]
+            counted = table.chosen[name].get(task.tested, {})
+            cells = [
+                leakage(accuracy, best)
+                for own, trial, accuracy, best in cells_tested_jointly(task, table.selection)
+                if own == name and trial in counted
+            ]
             for k in range(len(task.tested) + 1):
                 by_domain = [one.oracle[k - 1] if k else one.honest for one in cells]
                 setting = f"{where}; K={k}" if k else where

@@ -11,12 +11,14 @@ from hypothesis.extra.numpy import arrays
 from shiftbed import published
 from shiftbed.audit.oracle import Leakage, cells_tested_jointly, joint_leakage, leakage, luck, oracle_gap
 from shiftbed.audit.subject import Subject
-from shiftbed.selection import tasks_of
+from shiftbed.selection import SELECTIONS, JobRecords, tasks_of
+from shiftbed.tables import make_tables
 from shiftbed.tables.estimates import paired_permutation_test, smallest_p
 from shiftbed.tables.grids import grid_text
 from tests.made_records import made_job
 
 TABLE = "domainbed-v2/table-4"
+HONEST = SELECTIONS["training-domain-validation"]
 # Three draws that reproduce the published block of NICO++ (autumn, rock, dim) to the last digit; the last is honest.
 DRAWS = np.array([[79.44, 79.58, 71.42], [78.40, 79.08, 72.58], [78.94, 79.26, 71.94]])
 
@@ -90,9 +92,26 @@ def test_the_records_of_a_sweep_give_the_same_table():
     (grid,) = found.grids
     assert [row["leakage"] for row in grid.data] == pytest.approx([0.49, 0.23, 0.10], abs=0.005)
     assert "0.49 points" in found.sentence and "0.10" in found.sentence
-    ((algorithm, trial, accuracy, chosen),) = cells_tested_jointly(subject(jobs("abc")).tasks[0])
+    ((algorithm, trial, accuracy, chosen),) = cells_tested_jointly(subject(jobs("abc")).tasks[0], HONEST)
     assert (algorithm, trial, chosen) == ("ERM", 0, 2)
     np.testing.assert_allclose(accuracy, DRAWS)
+
+
+@pytest.mark.parametrize("rule", ["training-domain-validation", "training-domain-validation-pooled", "validation-loss"])
+def test_the_honest_draw_is_the_one_of_the_table(rule):
+    made = jobs("abc")
+    for job, numbers in zip(made, ((0.9, 0.5, 2.0), (0.7, 0.7, 1.0), (0.7, 0.7, 1.0)), strict=True):
+        first, second, loss = numbers  # the other two draws are equal, and better where `e` has most of the images
+        for name, accuracy, count in (("d/out", first, 10), ("e/out", second, 12)):
+            job.rows[0]["splits"][name] = {"accuracy": accuracy, "count": count, "loss": loss}
+    (table,) = make_tables(made, [SELECTIONS[rule]])
+    ((_, _, _, chosen),) = cells_tested_jointly(subject(made).tasks[0], SELECTIONS[rule])
+    assert chosen == table.chosen["ERM"]["a", "b", "c"][0].choice.draw
+
+
+def test_of_jobs_that_diverged_before_they_were_evaluated_nothing_can_be_told():
+    diverged = [JobRecords(job.description, "diverged", []) for job in jobs("abc")]
+    assert joint_leakage(subject(diverged)).verdict == "unknown"
 
 
 def test_without_three_jointly_tested_domains_the_plan_is_printed():

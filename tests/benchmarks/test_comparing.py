@@ -247,6 +247,18 @@ def test_the_view_of_leakage_reproduces_a_published_block_to_the_last_digit():
         assert row["ours"] == pytest.approx(row["published"], abs=0.006), row
 
 
+def test_the_view_of_leakage_counts_the_trials_that_the_table_counts():
+    first, again = nico_block(), nico_block()
+    for job in again:
+        job.description.update(id=f"{job.id}, again", trial=1)
+        job.rows[0]["splits"]["autumn/all"]["accuracy"] = 0.5
+    rule = [SELECTIONS["training-domain-validation-pooled"]]
+    table = make_tables([*first, *again], rule)[0]
+    lost = MissingJob("ERM", ("autumn", "rock", "dim"), 1, 3)
+    whole = replace(table, missing=(lost,)).whole_trials()
+    assert shown(whole, "leakage") == shown(make_tables(first, rule)[0], "leakage") != shown(table, "leakage")
+
+
 MINE = """
 name: mine
 version: 1
