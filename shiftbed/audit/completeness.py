@@ -11,7 +11,7 @@ import numpy as np
 from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import StoreError
-from shiftbed.selection import SELECTIONS, Cadence
+from shiftbed.selection import SELECTIONS, Cadence, Cell
 from shiftbed.tables import AVERAGE, Table
 from shiftbed.tables.cells import Chosen, Column
 from shiftbed.tables.grids import Entry, Grid
@@ -48,18 +48,19 @@ def draws(subject: Subject) -> Finding:
 
 def _missing(subject: Subject) -> list[MissingJob]:
     """The draws that some cell of a setting has and another lacks; none below the largest may be lacking either."""
-    by_setting: dict[str, dict[tuple[str, tuple[str, ...], int], set[int]]] = defaultdict(lambda: defaultdict(set))
+    by_setting: dict[str, dict[tuple[Cell, tuple[str, ...]], set[int]]] = defaultdict(lambda: defaultdict(set))
     for task in subject.tasks:
         design = subject.design(task.abouts[0])
         for cell, draw in task.keys:
             if cell.trial and design.two_stages:  # the winner of the first trial, trained again
                 continue
-            who = (cell.variant.algorithm, task.tested, cell.trial)
-            by_setting[task.abouts[0]["setting"]][who].add(draw)
+            by_setting[task.abouts[0]["setting"]][cell, task.tested].add(draw)
     found = []
     for cells in by_setting.values():
         every = set(range(1 + max(max(some) for some in cells.values())))
-        found += [MissingJob(*who, draw) for who, some in cells.items() for draw in sorted(every - some)]
+        for (cell, tested), some in cells.items():
+            who, by_hand = (cell.variant.algorithm, tested, cell.trial), cell.variant.by_hand
+            found += [MissingJob(*who, draw, by_hand) for draw in sorted(every - some)]
     return found
 
 

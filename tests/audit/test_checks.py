@@ -240,6 +240,18 @@ def test_domainbed_s_augmentation_of_validation_images_is_an_alarm():
     assert augmented_validation(subject([job])).verdict == "clear"
 
 
+def test_losing_draws_that_were_removed_are_missed_in_every_row_of_an_algorithm():
+    by_hand = [{}, {"mmd_gamma": 3.0}]
+    made = [
+        made_job(draw, [(10, {"a/out": 0.5, "c/in": 0.5})], algorithm="CORAL", own_overrides=own, id=f"{draw}{own}")
+        for own in by_hand
+        for draw in range(3)
+    ]
+    assert draws(subject(made)).verdict == "clear"
+    found = draws(subject([job for job in made if job.id != f"1{by_hand[1]}"]))
+    assert found.verdict == "alarm" and "a draw is missing (CORAL on c: trial 0, draw 1)" in found.sentence
+
+
 def test_an_evenly_unfinished_sweep_is_unknown_and_a_cut_job_an_alarm():
     jobs = [made_job(draw, rows(0.5, 0.6), algorithm=name) for draw in (0, 1) for name in ("ERM", "CORAL")]
     assert draws(subject(jobs)).verdict == "clear"
