@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.leases import LeaseWatch
+from shiftbed.sweeps.plan import distinct
 from shiftbed.sweeps.pool import Progress
 from shiftbed.sweeps.records import outcomes
 from shiftbed.training.device import Runtime, find_runtime
@@ -84,7 +85,7 @@ class ClusterExecutor(ABC):
         Raises:
             DiskFullError: The store has no room; what runs or waits in the queue is dismissed.
         """
-        unique = list({job.id: job for job in jobs}.values())
+        unique = distinct(jobs)
         progress = self._progress = Progress(unique)
         finished = outcomes(self._store)  # in compacted parts too
         progress.ended = {job.id: finished[job.id] for job in unique if job.id in finished}

@@ -114,6 +114,14 @@ def plan(request: Request) -> list[Job]:
     ]
 
 
+def distinct(jobs: Iterable[Job]) -> list[Job]:
+    """Jobs without doubles: draws with the same values are one job, whose number is that of the first."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        found.setdefault(job.id, job)
+    return list(found.values())
+
+
 def parts(request: Request) -> Iterator[Part]:
     """A request, dataset by dataset."""
     algorithms = list(dict.fromkeys(ALGORITHMS.canonical_name(name) for name in request.algorithms))
@@ -235,7 +243,7 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
                 **({"own_overrides": own} if (own := job.own_overrides) else {}),
                 **named,
             }
-            for job in jobs
+            for job in distinct(jobs)
         ),
         key=lambda row: str(row["id"]),
     )

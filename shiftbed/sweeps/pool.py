@@ -17,6 +17,7 @@ from shiftbed.hashing import canonical
 from shiftbed.sweeps.capacity import Capacity, Memory
 from shiftbed.sweeps.forkserver import ForkServer
 from shiftbed.sweeps.leases import PATIENCE_SECONDS, LeaseWatch
+from shiftbed.sweeps.plan import distinct
 from shiftbed.sweeps.records import outcomes
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
@@ -148,7 +149,7 @@ class LocalPool:
         Raises:
             DiskFullError: The store has no room; jobs that ran came to their end, if they could, and no other began.
         """
-        unique = list({job.id: job for job in jobs}.values())
+        unique = distinct(jobs)
         progress = self._progress = Progress(unique)
         finished = outcomes(self._store)  # in compacted parts too, which a merged store may consist of
         progress.ended = {job.id: finished[job.id] for job in unique if job.id in finished}

@@ -3,7 +3,7 @@ import pytest
 
 import shiftbed
 from shiftbed.errors import DataError, HparamError, ShiftbedError, StoreError, UnknownNameError
-from shiftbed.sweeps.plan import Request, plan, planned, planned_designs, remember_plan
+from shiftbed.sweeps.plan import Request, distinct, plan, planned, planned_designs, remember_plan
 from shiftbed.training.store import LocalStore
 
 
@@ -23,6 +23,17 @@ def test_asking_for_more_reuses_every_job_that_exists():
     assert small < set(ids(algorithms=["ERM", "IRM"], draws=2, trials=2))
     assert small < set(ids(algorithms=["Mixup", "IRM", "ERM"], draws=2, trials=1))
     assert small > set(ids(algorithms=["IRM"], draws=2, trials=1, test_domains=["-90%"]))
+
+
+def test_draws_with_the_same_values_are_one_job_of_the_first_number(memory_folder):
+    """In the small space of ADRMX the default values are drawn twice more in the third trial."""
+    request = Request("ColoredDigits", ["ADRMX"], draws=20, trials=3, test_domains=["-90%"])
+    jobs = [job for job in plan(request) if job.trial == 2]
+    same = [job.draw for job in jobs if job.id == jobs[0].id]
+    assert same == [0, 9, 15]
+    assert [job.draw for job in distinct(jobs) if job.draw in same] == [0]
+    remember_plan(jobs, LocalStore(memory_folder))
+    assert planned(LocalStore(memory_folder))[jobs[0].id]["draw"] == 0
 
 
 def test_names_may_be_written_in_any_case_and_twice():
