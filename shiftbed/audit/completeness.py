@@ -10,12 +10,14 @@ import numpy as np
 
 from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
-from shiftbed.errors import StoreError
+from shiftbed.errors import ShiftbedError, StoreError
+from shiftbed.hparams import DEFAULT_SPACE
 from shiftbed.selection import SELECTIONS, Cadence, Cell
 from shiftbed.tables import AVERAGE, Table
 from shiftbed.tables.cells import Chosen, Column
 from shiftbed.tables.grids import Entry, Grid
 from shiftbed.tables.missing import MissingJob, named_jobs
+from shiftbed.training.job import search_space
 
 SOURCE = "draws"
 CLAIMS_SOURCE = "published table"
@@ -48,20 +50,35 @@ def draws(subject: Subject) -> Finding:
 
 def _missing(subject: Subject) -> list[MissingJob]:
     """The draws that some cell of a setting has and another lacks; none below the largest may be lacking either."""
-    by_setting: dict[str, dict[tuple[Cell, tuple[str, ...]], set[int]]] = defaultdict(lambda: defaultdict(set))
+    by_setting: dict[str, dict[tuple[Cell, tuple[str, ...]], dict[int, dict[str, Any]]]]
+    by_setting = defaultdict(lambda: defaultdict(dict))
     for task in subject.tasks:
         design = subject.design(task.abouts[0])
-        for cell, draw in task.keys:
+        for (cell, draw), about in zip(task.keys, task.abouts, strict=True):
             if cell.trial and design.two_stages:  # the winner of the first trial, trained again
                 continue
-            by_setting[task.abouts[0]["setting"]][cell, task.tested].add(draw)
+            by_setting[about["setting"]][cell, task.tested][draw] = about
     found = []
     for cells in by_setting.values():
         every = set(range(1 + max(max(some) for some in cells.values())))
         for (cell, tested), some in cells.items():
             who, by_hand = (cell.variant.algorithm, tested, cell.trial), cell.variant.by_hand
-            found += [MissingJob(*who, draw, by_hand) for draw in sorted(every - some)]
+            lacking = [draw for draw in sorted(every - set(some)) if not _is_another(draw, list(some.values()))]
+            found += [MissingJob(*who, draw, by_hand) for draw in lacking]
     return found
+
+
+def _is_another(draw: int, abouts: list[dict[str, Any]]) -> bool:
+    """Whether a draw of a cell has the values of one that is there: in a small space both are one job."""
+    about = abouts[0]
+    recipe = about["recipe"]
+    try:
+        space = search_space(about["algorithm"], about["dataset"], recipe.get("space", DEFAULT_SPACE))
+    except ShiftbedError:  # an algorithm or a dataset that is not here
+        return False
+    by_hand = {**recipe.get("fixed", {}), **about["overrides"], **about["own_overrides"]}
+    values = space.draw(draw, about["trial"]) | {name: value for name, value in by_hand.items() if name in space}
+    return any(one["hparams"] == values for one in abouts)
 
 
 def _cut(subject: Subject) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +251,18 @@ def test_losing_draws_that_were_removed_are_missed_in_every_row_of_an_algorithm(
     assert draws(subject(made)).verdict == "clear"
     found = draws(subject([job for job in made if job.id != f"1{by_hand[1]}"]))
     assert found.verdict == "alarm" and "a draw is missing (CORAL on c: trial 0, draw 1)" in found.sentence
+
+
+def test_draws_that_have_the_values_of_another_are_not_missed(tmp_path):
+    asked = {"algorithms": ("ERM", "ADRMX"), "draws": 10, "trials": 1, "test_domains": ("-90%",)}
+    write_sweep(tmp_path / "one", **asked, overrides={"lr": 1e-3, "batch_size": 8})  # and mlp_depth has three values
+    found = draws(Subject.read(tmp_path / "one"))
+    assert found.verdict == "clear"
+    for path in (tmp_path / "one").glob("jobs/*/job.json"):
+        about = json.loads(path.read_text())
+        if (about["algorithm"], about["hparams"].get("mlp_depth")) == ("ADRMX", 8):
+            shutil.rmtree(path.parent)
+    assert draws(Subject.read(tmp_path / "one")).verdict == "alarm"
 
 
 def test_an_evenly_unfinished_sweep_is_unknown_and_a_cut_job_an_alarm():
