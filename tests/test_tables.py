@@ -730,6 +730,16 @@ def test_a_winner_of_an_earlier_and_smaller_search_no_longer_counts():
     assert [one.choice.draw for one in table.chosen["ERM"][("north",)].values()] == [3]
 
 
+def test_trials_that_repeat_the_winner_of_a_search_that_is_not_over_are_not_whole_either():
+    jobs, more = searched_once(), record("ERM", "north", 0, 3, 0.9, 0.6)
+    (table,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned([*jobs, more], "search-once"))
+    whole = table.whole_trials()
+    assert whole.estimate("ERM", only("north")).n == 3 and not whole.uncounted
+    assert whole.estimate("ERM", AVERAGE) is None
+    (redrawn,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned([*jobs, more], "redraw"))
+    assert redrawn.whole_trials().uncounted == {"ERM": {0}}
+
+
 def test_groups_print_a_standard_deviation():
     jobs = searched_once()
     (table,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]], planned(jobs, "groups"))

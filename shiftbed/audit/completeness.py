@@ -11,13 +11,13 @@ import numpy as np
 from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import ShiftbedError, StoreError
-from shiftbed.hparams import DEFAULT_SPACE
 from shiftbed.selection import SELECTIONS, Cadence, Cell
 from shiftbed.tables import AVERAGE, Table
 from shiftbed.tables.cells import Chosen, Column
 from shiftbed.tables.grids import Entry, Grid
 from shiftbed.tables.missing import MissingJob, named_jobs
-from shiftbed.training.job import search_space
+from shiftbed.training.job import resolve_hparams
+from shiftbed.training.recipes import recipe_of
 
 SOURCE = "draws"
 CLAIMS_SOURCE = "published table"
@@ -71,13 +71,12 @@ def _missing(subject: Subject) -> list[MissingJob]:
 def _is_another(draw: int, abouts: list[dict[str, Any]]) -> bool:
     """Whether a draw of a cell has the values of one that is there: in a small space both are one job."""
     about = abouts[0]
-    recipe = about["recipe"]
+    by_hand = {**about["overrides"], **about["own_overrides"]}
     try:
-        space = search_space(about["algorithm"], about["dataset"], recipe.get("space", DEFAULT_SPACE))
+        recipe = recipe_of(about)
+        values = resolve_hparams(about["dataset"], about["algorithm"], recipe, draw, about["trial"], by_hand)
     except ShiftbedError:  # an algorithm or a dataset that is not here
         return False
-    by_hand = {**recipe.get("fixed", {}), **about["overrides"], **about["own_overrides"]}
-    values = space.draw(draw, about["trial"]) | {name: value for name, value in by_hand.items() if name in space}
     return any(one["hparams"] == values for one in abouts)
 
 

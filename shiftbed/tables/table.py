@@ -77,7 +77,8 @@ class Table:
         """The same with the trials that lack no job, nor one beside them; a mean with half a trial means nothing.
 
         A cell without one keeps those that were begun: that it was chosen from fewer draws than others can be said
-        beside it. An average is cited without that, so that its row has none.
+        beside it. An average is cited without that, so that its row has none. Where only the first trial searches, the
+        others are as whole as it is.
         """
         chosen: dict[str, dict[Tested, dict[int, Chosen]]] = {name: {} for name in self.chosen}
         uncounted: dict[str, frozenset[int]] = {}
@@ -86,7 +87,8 @@ class Table:
             own = self.names[name], self.by_hand_of(name)
             lacking = [job for job in (*self.missing, *self.needed) if (job.algorithm, job.by_hand) == own]
             for tested, trials in cells.items():
-                halves = {job.trial for job in lacking if set(tested) <= set(job.tested)} & set(trials)
+                halves = {job.trial for job in lacking if set(tested) <= set(job.tested)}
+                halves = set(trials) if self.design.two_stages and 0 in halves else halves & set(trials)
                 whole = {trial: one for trial, one in trials.items() if trial not in halves}
                 chosen[name][tested] = whole or trials
                 if halves and whole:
