@@ -220,6 +220,12 @@ def test_the_command_shows_the_table_without_data_and_writes_nothing(study, fold
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_the_command_says_that_a_folder_has_nothing_of_what_is_asked_for(folder):
+    words = ["--datasets", "ColoredMNIST", "--steps", "7", "--out", str(folder), "--no-train"]
+    said = CliRunner().invoke(app, ["benchmark", "domainbed", *words]).exception
+    assert "is of domainbed as it is asked for here; without --no-train they are run" in str(said)
+
+
 def test_ours_and_the_paper_s_are_drawn(study, folder, tmp_path, monkeypatch):
     """ERM is the paper's experiment but for its numbers of draws: its circles are hollow."""
     shown = []

@@ -159,6 +159,11 @@ def benchmark(
             )
 
     outcome = stoppable(run, "the same command")
+    if not train and not outcome.grids:
+        raise ShiftbedError(
+            f"None of the finished jobs of {out} is of {whole.name} as it is asked for here; without --no-train they "
+            "are run, and --dry-run says how many they are."
+        )
     print(tables.render(outcome.grids, "json" if as_json else output))
     if figure is not None:
         from shiftbed.report.figures_drawn import beside
