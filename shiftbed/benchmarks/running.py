@@ -63,6 +63,7 @@ def benchmark(
     jobs_per_device: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
+    deterministic: bool = False,
     on: Literal["local", "ray", "slurm"] = "local",
     keep: Keep = "none",
     code: Sequence[str | Path] = (),
@@ -87,6 +88,7 @@ def benchmark(
         jobs_per_device: How many jobs share a GPU; by default as many as the first were seen to leave room for.
         device: Where to train.
         precision: The arithmetic.
+        deterministic: On GPUs, use only kernels that repeat themselves to the bit.
         on: Where jobs run.
         keep: Which weights to keep, or logits.
         code: Files that register algorithms.
@@ -115,6 +117,7 @@ def benchmark(
         jobs_per_device=jobs_per_device,
         device=device,
         precision=precision,
+        deterministic=deterministic,
         on=on,
         keep=keep,
         code=code,

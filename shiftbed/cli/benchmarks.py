@@ -13,6 +13,7 @@ from shiftbed.cli.shared import (
     PRECISIONS,
     AsJson,
     Code,
+    Deterministic,
     Device,
     JobsPerDevice,
     Keep,
@@ -94,6 +95,7 @@ def benchmark(
     train: Annotated[bool, typer.Option(help="Run what is not done yet; else only show what there is.")] = True,
     device: Device = None,
     precision: Precision = None,
+    deterministic: Deterministic = False,
     on: Annotated[str, typer.Option(help="local, ray or slurm: where jobs run.")] = "local",
     keep: Keep = "none",
     code: Code = None,
@@ -116,12 +118,14 @@ def benchmark(
         raise ShiftbedError("Name a benchmark or give a --file, one of the two; `shiftbed benchmarks` lists them.")
     one_of(output, tuple(tables.FORMATS), "format")
     sharing = parse_jobs_per_device(jobs_per_device)
+    weights = one_of(keep, KEEPS, "choice of weights")
     load_classes(code)
     whole = room.read(file) if file is not None else room.load(str(name))
     asked = room.narrowed(whole, names(datasets), names(algorithms), part or [], draws, trials, steps, selection or [])
     only_with(
         "a benchmark that trains models", whole.kind == "sweep", device=device, precision=precision, workers=workers,
         on=on != "local", keep=keep != "none", jobs_per_device=jobs_per_device,
+        deterministic=deterministic,
     )  # fmt: skip
     out = out or Path(f"shiftbed-{whole.name}")
     if dry_run:
@@ -152,8 +156,9 @@ def benchmark(
                 jobs_per_device=sharing,
                 device=device,
                 precision=one_of(precision, PRECISIONS, "precision"),
+                deterministic=deterministic,
                 on=one_of(on, ("local", "ray", "slurm"), "executor"),
-                keep=one_of(keep, KEEPS, "choice of weights"),
+                keep=weights,
                 code=code or [],
                 on_change=view,
             )
@@ -171,7 +176,7 @@ def benchmark(
         log.print(f"Ours beside the paper's: {beside(outcome.grids, figure)}")
     failed = outcome.progress.failed if outcome.progress else {}
     jobs = {job.id: job for job in outcome.progress.jobs} if outcome.progress else {}
-    show_failures(failed, lambda job_id: train_command(jobs[job_id], out, code or []))
+    show_failures(failed, lambda job_id: train_command(jobs[job_id], out, code or [], weights, deterministic))
     if failed:
         raise ShiftbedError(f"{plural(len(failed), 'job')} failed; the same command tries again.")
     if whole.kind == "sweep" and output == "text" and not as_json:

@@ -45,6 +45,7 @@ Overrides = Annotated[
 Adapt = Annotated[float, typer.Option(help="Give this share of every test domain to the algorithm, unlabelled.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one.")]
 Precision = Annotated[str | None, typer.Option(help="float32, tf32 or bf16; by default bf16 on a GPU.")]
+Deterministic = Annotated[bool, typer.Option("--deterministic", help="On GPUs: equal to the bit, slower.")]
 PRECISIONS = ("float32", "tf32", "bf16")
 Keep = Annotated[str, typer.Option(help="Which weights to keep of each job: none, final, best or all; or logits.")]
 KEEPS = ("none", "final", "best", "all", "logits")

@@ -68,6 +68,9 @@ def sweep(
     ] = None,
     device: Device = None,
     precision: Annotated[str | None, typer.Option(help="float32, tf32 or bf16; by default bf16 on a GPU.")] = None,
+    deterministic: Annotated[
+        bool | None, typer.Option("--deterministic", help="On GPUs: equal to the bit, slower.")
+    ] = None,
     on: Annotated[str | None, typer.Option(help="local, ray or slurm: where jobs run.")] = None,
     address: Annotated[str | None, typer.Option(help="The Ray cluster's address.")] = None,
     code: Code = None,
@@ -109,6 +112,7 @@ def sweep(
         "budget": budget,
         "device": device,
         "precision": precision,
+        "deterministic": deterministic,
         "on": on,
         "address": address,
         "code": code,
@@ -180,6 +184,7 @@ def _run(request: "Request", words: "SweepWords") -> "Progress":
             jobs_per_device=words.jobs_per_device,
             device=words.device,
             precision=words.precision,
+            deterministic=words.deterministic,
             on=words.on,
             address=words.address,
             keep=words.keep,

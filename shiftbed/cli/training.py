@@ -15,6 +15,7 @@ from shiftbed.cli.shared import (
     Adapt,
     AsJson,
     Code,
+    Deterministic,
     Device,
     Keep,
     Overrides,
@@ -81,7 +82,7 @@ def train(
     precision: Precision = None,
     keep: Keep = "final",
     track: Annotated[str | None, typer.Option(help="Watch the run with a tracker: tensorboard.")] = None,
-    deterministic: Annotated[bool, typer.Option("--deterministic", help="On a GPU: equal to the bit, slower.")] = False,
+    deterministic: Deterministic = False,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:

@@ -47,7 +47,7 @@ class Best(NamedTuple):
         job: Whose it is.
         choice: Why it was chosen.
         weights: The file.
-        same: Whether its record came out the same.
+        apart: The largest difference of an accuracy from its record; None where all numbers came out the same.
         rule: The rule that chose it.
         among: The test domains that were asked for; none of them means all.
         named: The algorithm that was asked for, if one was.
@@ -56,7 +56,7 @@ class Best(NamedTuple):
     job: JobRecords
     choice: Choice
     weights: Path
-    same: bool
+    apart: float | None
     rule: Selection
     among: Sequence[str]
     named: str | None = None
@@ -74,15 +74,18 @@ class Best(NamedTuple):
             words += (
                 f" Of {f'{self.named}, which was named' if self.named else best}, it is the one with the best score."
             )
-        if not self.same:
-            words += "\nIts record came out a little different: it was made with another torch, device or precision."
+        if self.apart is not None:
+            words += (
+                f"\nMade again it is another model than in the sweep (accuracies differ by {100 * self.apart:.1f} "
+                "points at most): torch or the device are others, or the sweep ran on GPUs without --deterministic."
+            )
         return words
 
     @property
     def facts(self) -> dict[str, Any]:
         """The same for machines."""
         about = {key: self.job.description[key] for key in ("dataset", "algorithm", "draw", "trial", "test_domains")}
-        return {"job": self.job.id, **about, **_facts(self.rule, self.choice, self.weights), "same": self.same}
+        return {"job": self.job.id, **about, **_facts(self.rule, self.choice, self.weights), "same": self.apart is None}
 
 
 def best(
@@ -97,7 +100,8 @@ def best(
 ) -> Best:
     """Trains the job that a selection rule prefers to the step it prefers, and keeps its weights.
 
-    A sweep keeps no weights; jobs repeat themselves to the bit, so the chosen one can be made again.
+    A sweep keeps no weights; jobs repeat themselves to the bit (on GPUs if the sweep was deterministic), so the chosen
+    one can be made again.
 
     Args:
         folder: The sweep's folder.
@@ -124,8 +128,15 @@ def best(
     with one_thread():
         made = trainer.evaluate()["splits"]  # first, since an algorithm may decide here with which weights it predicts
     store.put_atomic(files.weights, encode_weights(trainer))
-    same = {name: made[name] for name in recorded["splits"] if name in made} == recorded["splits"]
-    return Best(by_id[choice.job_id], choice, Path(out) / files.weights, same, candidates.rule, test, algorithm)
+    apart = _apart([(made[name], numbers) for name, numbers in recorded["splits"].items() if name in made])
+    return Best(by_id[choice.job_id], choice, Path(out) / files.weights, apart, candidates.rule, test, algorithm)
+
+
+def _apart(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> float | None:
+    """The largest difference between accuracies of the same splits; None where all numbers are the same."""
+    if all(one == other for one, other in pairs):
+        return None
+    return max(abs(one["accuracy"] - other["accuracy"]) for one, other in pairs)
 
 
 class Everywhere(NamedTuple):
@@ -374,7 +385,7 @@ def _best_of(choices: Sequence[Choice], cells: Mapping[str, tuple[Any, ...]]) ->
 def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, int], None]) -> Trainer:
     """A trainer that has made the first steps of a job again, evaluations included: some algorithms learn from them."""
     with one_thread():
-        trainer = Trainer(job, find_runtime(device))
+        trainer = Trainer(job, find_runtime(device, deterministic=True))
         while trainer.step < step:
             trainer.advance()
             on_step(trainer.step, step)

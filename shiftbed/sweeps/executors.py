@@ -179,7 +179,7 @@ class ClusterExecutor(ABC):
         return rows[-1]["step"] / job.recipe.steps if rows else 0.0
 
 
-def cluster_runtime(device: str | None = None) -> Runtime:
+def cluster_runtime(device: str | None = None, deterministic: bool = False) -> Runtime:
     """The runtime of jobs on a cluster: as named, though this machine may have no GPU, or like this machine's.
 
     Raises:
@@ -188,7 +188,7 @@ def cluster_runtime(device: str | None = None) -> Runtime:
     kind = device or find_runtime().device
     if kind not in ("cpu", "cuda"):
         raise ShiftbedError(f"On a cluster the scheduler chooses the GPU; use --device cuda or cpu, not '{kind}'.")
-    return Runtime(kind)
+    return Runtime(kind, deterministic)
 
 
 def needed(module: str, extra: str) -> ModuleType:

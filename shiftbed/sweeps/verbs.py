@@ -59,7 +59,7 @@ def train(
 ) -> JobRecords | None:
     """Trains one model and evaluates it on every split that is not trained on.
 
-    Run again with the same arguments it continues where it stopped, to the bit.
+    Run again with the same arguments it continues where it stopped, to the bit (on a GPU if `deterministic`).
 
     Args:
         dataset: The dataset's name.
@@ -126,6 +126,7 @@ def sweep(
     jobs_per_device: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
+    deterministic: bool = False,
     on: Literal["local", "ray", "slurm"] = "local",
     address: str | None = None,
     keep: Keep = "none",
@@ -143,6 +144,7 @@ def sweep(
         jobs_per_device: How many jobs share a GPU; by default as many as the first were seen to leave room for.
         device: Where to train; all GPUs if there are any.
         precision: The arithmetic; the fastest that leaves accuracy unchanged by default.
+        deterministic: On GPUs, use only kernels that repeat themselves to the bit.
         on: Where jobs run: here, on a Ray cluster, or through Slurm. A cluster must see the folder at the same path.
         address: Of the Ray cluster; by default the one that runs here, or a new one.
         keep: Which weights to keep.
@@ -168,7 +170,7 @@ def sweep(
     for path in listed(code):
         load_code(Path(path))
     store = LocalStore(Path(out))
-    runtimes = find_runtimes(device) if on == "local" else [cluster_runtime(device)]
+    runtimes = find_runtimes(device, deterministic) if on == "local" else [cluster_runtime(device, deterministic)]
     asked = {"precision": precision or default_precision(runtimes[0])}
     requests = [request] if isinstance(request, Request) else request
     requests = [replace(one, fields={**asked, **one.fields}) for one in requests]

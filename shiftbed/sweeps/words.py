@@ -99,6 +99,7 @@ class SweepWords(BaseModel):
     budget: str | None = None
     device: str | None = None
     precision: Precision | None = None
+    deterministic: bool = False
     on: Literal["local", "ray", "slurm"] = "local"
     address: str | None = None
     code: tuple[Path, ...] = ()
@@ -179,9 +180,10 @@ def command_alone(job: Job, words: SweepWords, draws: int) -> str:
         words: The sweep's.
         draws: How many draws it has, which a budget may have set.
     """
-    alone = None if words.blind else train_command(job, words.out, words.code, words.keep)  # it would show the test
-    if alone:
-        return alone
+    if not words.blind:  # it would show the test
+        alone = train_command(job, words.out, words.code, words.keep, words.deterministic)
+        if alone:
+            return alone
     one_by_one = {"set", "group", "code"}
     said = words.model_dump(mode="json", exclude_defaults=True, exclude={"datasets", "budget", *one_by_one})
     said |= {"draws": draws, "precision": job.recipe.precision, "only": job.id}
@@ -193,7 +195,9 @@ def command_alone(job: Job, words: SweepWords, draws: int) -> str:
     return shlex.join(["shiftbed", "sweep", ",".join(words.datasets), *options])
 
 
-def train_command(job: Job, out: Path, code: Sequence[Path] = (), keep: Keep = "none") -> str | None:
+def train_command(
+    job: Job, out: Path, code: Sequence[Path] = (), keep: Keep = "none", deterministic: bool = False
+) -> str | None:
     """The command that runs one job of a sweep alone, or None where `shiftbed train` has no words for it."""
     if not isinstance(job.spec, LeaveOut):
         return None
@@ -205,6 +209,7 @@ def train_command(job: Job, out: Path, code: Sequence[Path] = (), keep: Keep = "
     words += [f"--draw={job.draw}", f"--trial={job.trial}", f"--recipe={job.recipe.name}", f"--steps={how.steps}"]
     words += [f"--precision={how.precision}", f"--keep={keep}"]
     words += [f"--adapt={job.spec.adapt:g}"] if job.spec.adapt else []
+    words += ["--deterministic"] if deterministic else []
     words += [f"--set={name}={json.dumps(value)}" for name, value in job.overrides.items()]
     words += [f"--code={path}" for path in code]
     return shlex.join([*words, f"--out={out}"])

@@ -52,16 +52,14 @@ def find_runtime(device: str | None = None, deterministic: bool = False, acceler
         raise ShiftbedError("There is no GPU here that torch can use; use --device cpu.")
     if number and (kind == "cpu" or not number.isdigit() or int(number) >= torch.cuda.device_count()):
         raise ShiftbedError(f"There is no device '{device}'; `shiftbed doctor` lists those there are.")
-    if deterministic:  # read when the first matrices are multiplied; without it cuBLAS may add in any order
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return Runtime(device, deterministic, accelerate)
 
 
-def find_runtimes(device: str | None = None) -> list[Runtime]:
+def find_runtimes(device: str | None = None, deterministic: bool = False) -> list[Runtime]:
     """The runtimes of a sweep: the named device, or every GPU, or the CPU."""
     if device is None and torch.cuda.is_available():
-        return [Runtime(f"cuda:{number}") for number in range(torch.cuda.device_count())]
-    return [find_runtime(device)]
+        return [Runtime(f"cuda:{number}", deterministic) for number in range(torch.cuda.device_count())]
+    return [find_runtime(device, deterministic)]
 
 
 def default_precision(runtime: Runtime) -> Precision:
@@ -77,7 +75,9 @@ def numerics(precision: Precision, runtime: Runtime) -> Iterator[None]:
     was_deterministic = torch.are_deterministic_algorithms_enabled()
     matmul.allow_tf32 = convolution.allow_tf32 = precision != "float32"
     convolution.benchmark = runtime.on_gpu and not runtime.deterministic
-    if runtime.deterministic:
+    if runtime.on_gpu and runtime.deterministic:  # on a CPU one thread adds in one order anyway
+        # Read when the first matrices are multiplied; without it cuBLAS may add in any order.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     kind = "cuda" if runtime.on_gpu else "cpu"
     try:

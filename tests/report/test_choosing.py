@@ -14,6 +14,7 @@ from shiftbed.report.choosing import best, best_everywhere
 from shiftbed.sweeps.blind import seal
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.job import Job
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
 from tests.conftest import tiny_job
@@ -72,6 +73,27 @@ def test_a_model_of_all_domains_in_the_folder_of_its_sweep_changes_no_number_and
     assert audit_sweep(tmp_path, blind=True).as_dict() == audited
     assert best(tmp_path, tmp_path / "model").choice == chosen
     assert best_everywhere(tmp_path, tmp_path / "model").elsewhere == TESTED
+
+
+def test_a_model_that_comes_out_otherwise_than_its_record_says_by_how_much(tmp_path):
+    made_sweep(tmp_path / "sweep")
+    made = best(tmp_path / "sweep", tmp_path / "model")
+    model, apart = shiftbed.load(made.weights), []
+    for split in Job.from_description(made.job.description).task.splits:
+        if split.role in ("validation", "test"):
+            domain = shiftbed.data.load("ColoredDigits")[split.domain]
+            right = model.predict(domain.inputs[split.indices]).argmax(1) == domain.labels[split.indices]
+            apart.append(abs(right.mean() - made.job.rows[-1]["splits"][split.name]["accuracy"]))
+    assert made.apart == pytest.approx(max(apart)) and not made.facts["same"]
+    assert f"another model than in the sweep (accuracies differ by {100 * max(apart):.1f} points" in made.words
+
+
+def test_the_chosen_job_is_made_again_with_kernels_that_repeat_themselves(tmp_path, monkeypatch):
+    made_sweep(tmp_path / "sweep")
+    seen, trainer = [], choosing.Trainer
+    monkeypatch.setattr(choosing, "Trainer", lambda job, runtime: seen.append(runtime) or trainer(job, runtime))
+    best(tmp_path / "sweep", tmp_path / "model")
+    assert [runtime.deterministic for runtime in seen] == [True]
 
 
 def test_what_compares_says_that_a_model_of_all_domains_tests_none(tmp_path):

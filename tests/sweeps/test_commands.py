@@ -55,6 +55,15 @@ def test_what_a_sweep_keeps_is_what_the_views_of_ensembles_read(shiftbed, tmp_pa
     assert "wrong 'keep': it should be 'none', 'final', 'best', 'all' or 'logits'" in swept("x", "--keep", "some").err
 
 
+def test_every_worker_of_a_deterministic_sweep_is_told(shiftbed, tmp_path):  # noqa: F811
+    command = ("sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%", "--steps", "2", "--workers", "1")
+    assert shiftbed(*command, "--out", "exact", "--deterministic").code == 0
+    assert shiftbed(*command, "--out", "usual").code == 0
+    for folder, told in (("exact", True), ("usual", False)):
+        (times,) = (tmp_path / folder).glob("jobs/*/times.json")
+        assert [attempt["deterministic"] for attempt in json.loads(times.read_text())] == [told]
+
+
 @pytest.fixture
 def half_done(tmp_path):
     store = LocalStore(tmp_path / "s")

@@ -118,17 +118,17 @@ def test_a_plan_that_is_not_there(tmp_path):
 def test_a_job_of_a_sweep_as_a_command(monkeypatch):
     asked = Request("ColoredDigits", ["IRM"], draws=2, overrides={"lr": 1e-3, "irm_lambda": 3.0}, adapt=0.1)
     job = make_plan(replace(asked, fields={"steps": 7}))[-1]
-    command = train_command(job, Path("my sweep"), [Path("mine.py")], keep="logits")
+    command = train_command(job, Path("my sweep"), [Path("mine.py")], keep="logits", deterministic=True)
     said = "ColoredDigits IRM --test=-90% --draw=1 --trial=0 --recipe=quick --steps=7 --precision=float32"
-    more = "--keep=logits --adapt=0.1 --set=lr=0.001 --set=irm_lambda=3.0 --code=mine.py '--out=my sweep'"
-    assert command == f"shiftbed train {said} {more}"
+    more = "--keep=logits --adapt=0.1 --deterministic --set=lr=0.001 --set=irm_lambda=3.0 --code=mine.py"
+    assert command == f"shiftbed train {said} {more} '--out=my sweep'"
     run = {}
     monkeypatch.setattr("shiftbed.sweeps.verbs.train", lambda *names, **options: run.update(options, names=names))
     monkeypatch.setattr("sys.argv", shlex.split(command))
     with pytest.raises(SystemExit):
         cli.main()
     assert (run["draw"], run["steps"], run["overrides"]) == (1, 7, {"lr": 1e-3, "irm_lambda": 3.0})
-    assert run["keep"] == "logits"
+    assert run["keep"] == "logits" and run["deterministic"]
 
 
 def test_a_job_of_a_blind_sweep_is_not_trained_where_its_test_would_show():
@@ -147,6 +147,7 @@ def test_a_job_that_train_has_no_words_for_is_a_sweep_of_one(monkeypatch):
             "budget": "1h",
             "steps": 7,
             "blind": True,
+            "deterministic": True,
         }
     )
     job = make_plan(replace(words.request(), draws=2))[-1]
@@ -158,5 +159,5 @@ def test_a_job_that_train_has_no_words_for_is_a_sweep_of_one(monkeypatch):
     monkeypatch.setattr("sys.argv", shlex.split(command))
     with pytest.raises(SystemExit):
         cli.main()
-    assert asked["only"] == (job.id,) and asked["code"] == (Path("a.py"), Path("b.py"))
+    assert asked["only"] == (job.id,) and asked["deterministic"] and asked["code"] == (Path("a.py"), Path("b.py"))
     assert job.id in {one.id for one in make_plan(asked["given"][0])}
