@@ -57,3 +57,16 @@ def test_reseeding_fixes_every_default_generator():
     first = draws(3)
     assert draws(4) != first
     assert draws(3) == first
+    torch.manual_seed(philox_key("job", 3, "update") % 2**63)  # as every job before was seeded
+    assert torch.rand(1).item() == first[0]
+
+
+@pytest.mark.parametrize(
+    ("moment", "awake", "seeded"), [("weights", False, 1), ("update", True, 1), ("update", False, 0)]
+)
+def test_gpus_are_seeded_where_a_class_may_draw_on_them(monkeypatch, moment, awake, seeded):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: awake)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    reseed("job", 0, moment)
+    assert seeds == [torch.default_generator.initial_seed()] * seeded
