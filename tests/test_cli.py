@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +100,19 @@ def test_debug_shows_the_traceback(shiftbed):
 
     with pytest.raises(UnknownNameError):
         shiftbed("look", "nothing", "--debug")
+
+
+def test_the_version_needs_no_command(shiftbed):
+    code, out, _ = shiftbed("--version")
+    assert code == 0
+    assert out == f"{version('shiftbed')}\n"
+
+
+def test_the_short_help_is_the_long_one(shiftbed):
+    for command in ([], ["train"]):
+        short, long = shiftbed(*command, "-h"), shiftbed(*command, "--help")
+        assert short == long
+        assert short.code == 0
 
 
 def test_the_help_tells_every_command_once_with_its_whole_first_sentence(shiftbed, monkeypatch):

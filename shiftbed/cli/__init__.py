@@ -48,15 +48,20 @@ def main() -> None:
         sys.exit(1)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere.")] = False,
 ) -> None:
     """A testbed for machine learning under distribution shift."""
-    if version:
-        print(__version__)
-        raise typer.Exit
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -28,6 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 console = Console()
 log = Console(stderr=True)  # for the progress of a sweep, so that the answer alone is in a file or a pipe
