@@ -318,6 +318,18 @@ def test_domains_tested_together_have_a_column_each():
     assert table.estimate("ERM", AVERAGE).mean == pytest.approx(40), "unweighted over domains"
 
 
+def test_domains_that_a_model_is_tested_on_together_are_one_pair():
+    """Six pairs of a domain each would be p = 0.03 for three models with a lucky seed."""
+    ours = [joint(trial, {"north": (0.6, 10), "south": (0.7, 10)}) for trial in range(3)]
+    theirs = [joint(trial, {"north": (0.5, 10), "south": (0.4, 10)}) for trial in range(3)]
+    for job in ours:
+        job.description.update(algorithm="CORAL", id=job.id.replace("ERM", "CORAL"))
+    found = table_of([*ours, *theirs])
+    assert found.comparison("CORAL").difference == pytest.approx(20)
+    assert (found.comparison("CORAL").p, found.comparison("CORAL").n) == (0.25, 3)
+    assert "permutation test of pairs of trial and domains tested together" in " ".join(found.notes())
+
+
 def test_flexible_settings_report_overall_accuracy_alone():
     table = table_of([joint(0, {"north": (0.2, 10), "south": (0.6, 30)}, kind="flexible")])
     assert [table.heading(column) for column in table.columns] == ["overall"]

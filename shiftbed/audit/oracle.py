@@ -94,8 +94,8 @@ def _gap_grid(rule: str, rows: list[dict[str, Any]], level: float) -> Grid:
         rows=[(f"{row['dataset']}, {row['algorithm']}", entries(row)) for row in rows],
         notes=[
             f"{ORACLE_MARK} Oracle: chosen with the test domain's labels.",
-            "p: permutation test of the n pairs of trial and test domain; it is more than chance below "
-            f"{level:.2g} ({LEVEL} over all tests made).",
+            "p: permutation test of the n pairs of trial and test domain (of those tested together one pair: they are "
+            f"of one model); it is more than chance below {level:.2g} ({LEVEL} over all tests made).",
         ],
         data=rows,
     )

@@ -1,6 +1,6 @@
 """A table: results by algorithm and test domain under one selection, with what they rest on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -206,17 +206,29 @@ class Table:
     def pairs(
         self, algorithm: str, baseline: str = BASELINE, other: "Table | None" = None
     ) -> tuple[list[float], list[float]]:
-        """The accuracies of two algorithms on the trials and domains that both have; the second's of another table."""
+        """The accuracies of the models of two algorithms that both have, in the mean over what each is tested on.
+
+        The domains that one model is tested on together are one pair: they share its seed, and vary with it. The second
+        algorithm's are of another table, if there is one.
+        """
         ours, theirs = [], []
-        for column in self.columns:
-            one, two = self.accuracies(algorithm, column), (other or self).accuracies(baseline, column)
+        for tested in dict.fromkeys(tested for tested, _ in self.columns):
+            columns = [column for column in self.columns if column[0] == tested]
+            one, two = self._means(algorithm, columns), (other or self)._means(baseline, columns)
             for trial in sorted(set(one) & set(two)):
                 ours.append(one[trial])
                 theirs.append(two[trial])
         return ours, theirs
 
+    def _means(self, algorithm: str, columns: Sequence[Column]) -> dict[int, float]:
+        """The mean over some columns of each trial that has them all, in percent."""
+        each = [self.accuracies(algorithm, column) for column in columns]
+        return {
+            trial: float(np.mean([values[trial] for values in each])) for trial in set.intersection(*map(set, each))
+        }
+
     def comparison(self, algorithm: str, baseline: str = BASELINE) -> Comparison | None:
-        """A paired permutation test against another algorithm over the trials and domains that both have."""
+        """A paired permutation test against another algorithm over the models that both have."""
         if baseline not in self.chosen or algorithm == baseline:
             return None
         return paired_permutation_test(*self.pairs(algorithm, baseline))
@@ -289,7 +301,8 @@ class Table:
     def _comparisons(self) -> Iterable[str]:
         """How the algorithms compare with the baseline; where they are many, in few words each, the best first."""
         found = {name: one for name in self.algorithms if (one := self.comparison(name))}
-        test = "permutation test of pairs of trial and domain"
+        together = any(len(tested) > 1 for tested, _ in self.columns)
+        test = f"permutation test of pairs of trial and {'domains tested together' if together else 'domain'}"
         each = [f"{name} {one}" for name, one in found.items()]
         if len(found) > FEW:
             usual = usual_count(one.n for one in found.values())
