@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import HONEST, Subject
 from shiftbed.tables import Leaderboard, Table
+from shiftbed.tables.estimates import TOO_FEW
 
 SOURCE = "ranking"
 
@@ -47,8 +48,8 @@ def _compared(one: Leaderboard, other: Leaderboard) -> tuple[str, bool]:
     if found is None:
         return f"{same}; the rank correlation is not defined", first != second
     correlation, interval, n = found
-    between = f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
-    return f"{same}; Spearman's correlation is {correlation:.2f}{between}, n = {n} algorithms", first != second
+    between = f"95 % interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else TOO_FEW
+    return f"{same}; Spearman's correlation is {correlation:.2f} ({between}), n = {n} algorithms", first != second
 
 
 def _boards(subject: Subject, selection: str) -> dict[str, Leaderboard]:

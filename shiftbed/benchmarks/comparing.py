@@ -19,7 +19,6 @@ from shiftbed.tables import Estimate, Grid, Leaderboard, Table, ranking_grid
 from shiftbed.tables.cells import AVERAGE
 from shiftbed.tables.estimates import usual_count
 from shiftbed.tables.grids import MISSING, Entry
-from shiftbed.tables.leaderboards import means_alone
 from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.recipes import recipe
 
@@ -119,7 +118,7 @@ def paper_board(
             estimates.setdefault(table.dataset, {}).update(found)
     if set(estimates) != set(board.estimates) or not all(estimates.values()):
         return None
-    return Leaderboard(f"the paper ({benchmark.paper})", estimates, means_alone(estimates), dict.fromkeys(estimates))
+    return Leaderboard(f"the paper ({benchmark.paper})", estimates, dict.fromkeys(estimates))
 
 
 def ranks_beside(benchmark: Benchmark, board: Leaderboard, shown: Sequence[tuple[SweepPart, Table]]) -> Grid:

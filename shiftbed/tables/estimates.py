@@ -1,9 +1,11 @@
 """Numbers with their doubt: estimates over trials, comparisons of pairs, rank correlations."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -12,8 +14,8 @@ import scipy  # its parts load when they are first used
 StandardError = Literal["sample", "population"]
 EXACT_PAIRS = 12  # all 2^12 signs are tried
 DRAWN_SIGNS = 10_000  # where there are more pairs
-RESAMPLES = 2000
-FEWEST = 4  # algorithms that are resampled for the interval of a rank correlation
+FEWEST = 4  # algorithms that a rank correlation with an interval is of
+TOO_FEW = "too few for an interval"  # what is said of fewer
 DIVISORS: dict[StandardError, str] = {"sample": "", "population": " (population's, as DomainBed prints it)"}
 
 
@@ -133,47 +135,27 @@ def spearman(first: Mapping[str, float], second: Mapping[str, float]) -> float |
     return float(np.corrcoef(ranks)[0, 1])
 
 
-def spearman_interval(
-    first: Sequence[np.ndarray], second: Sequence[np.ndarray], seed: int = 0
-) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of the rank correlation of two leaderboards, each a mean over datasets.
+def spearman_interval(correlation: float, n: int) -> tuple[float, float] | None:
+    """The 95 % interval of a rank correlation: how firm it is, were there other algorithms.
 
-    Where both have several units (a unit is one trial on one domain), units are resampled within their dataset: how
-    firm the two orders are. Else algorithms are resampled: how firm the correlation is, were there other algorithms.
+    Fisher's transformation with the standard error of Bonett and Wright (2000), √((1 + ρ²/2) / (n − 3)). Few algorithms
+    are easily in the same order, and of that the transformation is infinite: it is taken half of the smallest step
+    before 1. Algorithms are what is resampled in thought, and not their trials: noise in trials makes orders differ, so
+    that correlations of resampled trials lie below the one that was found.
 
     Args:
-        first: Per dataset, algorithms × units.
-        second: The same algorithms, on datasets and units of its own.
-        seed: Draws the resamples.
+        correlation: Spearman's.
+        n: Of how many algorithms.
 
     Returns:
-        The interval, or None where the correlation is not defined in at least half of the resamples, or where fewer
-        than four algorithms would be resampled: of two the correlation is always the same, and would seem certain.
+        The interval, which holds the correlation; None of fewer than four algorithms.
     """
-    random = np.random.default_rng(seed)
-    if all(any(units.shape[1] > 1 for units in board) for board in (first, second)):
-        drawn = [np.mean([_resampled(units, random) for units in board], axis=0) for board in (first, second)]
-    elif len(first[0]) < FEWEST:
+    if n < FEWEST:
         return None
-    else:
-        picks = random.integers(len(first[0]), size=(RESAMPLES, len(first[0])))
-        drawn = [np.mean([units.mean(axis=1) for units in board], axis=0)[picks] for board in (first, second)]
-    ranked = [scipy.stats.rankdata(values, axis=1) for values in drawn]
-    one, other = (values - values.mean(axis=1, keepdims=True) for values in ranked)
-    scale = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
-    defined = scale > 0
-    if defined.mean() < 0.5:
-        return None
-    found = (one * other).sum(axis=1)[defined] / scale[defined]
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _resampled(units: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Means over units drawn with replacement, the same for all algorithms: resamples × algorithms."""
-    count = units.shape[1]
-    weights = random.multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count
-    return weights @ units.T
+    nearest = 1 - 6 / (n**3 - n)
+    half = NormalDist().inv_cdf(0.975) * math.sqrt((1 + correlation**2 / 2) / (n - 3))
+    middle = math.atanh(min(max(correlation, -nearest), nearest))
+    return min(correlation, math.tanh(middle - half)), max(correlation, math.tanh(middle + half))
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, int]:

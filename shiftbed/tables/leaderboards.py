@@ -7,15 +7,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from shiftbed import published
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import Selection
-from shiftbed.tables.cells import AVERAGE, Column
+from shiftbed.tables.cells import AVERAGE
 from shiftbed.tables.estimates import (
     DIVISORS,
+    TOO_FEW,
     Estimate,
     StandardError,
     ranks,
@@ -28,8 +27,6 @@ from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
 
 UNKNOWN = "unknown"
 KINDS = ("diversity", "correlation", UNKNOWN)
-Unit = tuple[int, Column]  # a trial and what it was tested on
-ALONE: Unit = (0, AVERAGE)  # where no more than a mean is known
 Kinds = Mapping[str, str | None]  # per dataset whose shift was measured, the kind that dominates, or None
 
 
@@ -40,14 +37,12 @@ class Leaderboard:
     Attributes:
         name: What it is called.
         estimates: Per dataset and algorithm the accuracy.
-        units: Per dataset and algorithm the accuracies it rests on, by trial and domain.
         selections: Per dataset, how models were selected.
         se: The standard error's divisor; None of printed numbers, whose trials are not known either.
     """
 
     name: str
     estimates: Mapping[str, Mapping[str, Estimate]]
-    units: Mapping[str, Mapping[str, Mapping[Unit, float]]]
     selections: Mapping[str, Selection | None]
     se: StandardError | None = None
 
@@ -59,7 +54,6 @@ class Leaderboard:
             ShiftbedError: Two tables are about the same dataset.
         """
         estimates: dict[str, dict[str, Estimate]] = {}
-        units: dict[str, dict[str, dict[Unit, float]]] = {}
         for table in tables:
             if table.dataset in estimates:
                 raise ShiftbedError(
@@ -68,16 +62,8 @@ class Leaderboard:
                 )
             found = {algorithm: table.estimates[algorithm, AVERAGE] for algorithm in table.algorithms}
             estimates[table.dataset] = {algorithm: one for algorithm, one in found.items() if one is not None}
-            units[table.dataset] = {
-                algorithm: {
-                    (trial, column): table.accuracies(algorithm, column)[trial]
-                    for column in table.columns
-                    for trial in table.shares(algorithm, AVERAGE)  # the trials that the average is over
-                }
-                for algorithm in estimates[table.dataset]
-            }
         rules = {table.dataset: table.selection for table in tables}
-        return cls(name, estimates, units, rules, tables[0].se if tables else None)
+        return cls(name, estimates, rules, tables[0].se if tables else None)
 
     @classmethod
     def published(cls, paper: str, name: str = "", **labels: str) -> "Leaderboard":
@@ -92,7 +78,7 @@ class Leaderboard:
         for cell in published.cells(paper, domain="", measure="accuracy", **labels):
             if cell.algorithm and cell.dataset and cell.mean is not None:  # not the means over algorithms
                 estimates[cell.dataset][cell.algorithm] = Estimate(cell.mean, cell.spread, 1)
-        return cls(name or paper, estimates, means_alone(estimates), dict.fromkeys(estimates))
+        return cls(name or paper, estimates, dict.fromkeys(estimates))
 
     @property
     def has_oracle(self) -> bool:
@@ -127,24 +113,11 @@ class Leaderboard:
         """Their ranks, 1 for the best."""
         return ranks(self.averages)
 
-    def arrays(self, names: Sequence[str]) -> list[np.ndarray]:
-        """Per dataset, algorithms × units; one unit, the mean, where the algorithms' units are not the same."""
-        found = []
-        for dataset, units in self.units.items():
-            rows = [list(units[name].values()) for name in names]
-            if len({tuple(units[name]) for name in names}) > 1:
-                rows = [[self.estimates[dataset][name].mean] for name in names]
-            found.append(np.array(rows))
-        return found
-
     def agreement(self, other: "Leaderboard") -> tuple[float, tuple[float, float] | None, int] | None:
-        """Spearman's correlation with another leaderboard, its bootstrap interval, and the number of algorithms."""
+        """Spearman's correlation with another leaderboard, its 95 % interval, and the number of algorithms."""
         mine, theirs = self.averages, other.averages
-        names = [name for name in mine if name in theirs]
-        correlation = spearman(mine, theirs)
-        if correlation is None:
-            return None
-        return correlation, spearman_interval(self.arrays(names), other.arrays(names)), len(names)
+        correlation, n = spearman(mine, theirs), len(set(mine) & set(theirs))
+        return None if correlation is None else (correlation, spearman_interval(correlation, n), n)
 
     def grid(self, against: "Leaderboard | None" = None) -> Grid:
         """The leaderboard ready to be printed, best first.
@@ -234,13 +207,9 @@ class Leaderboard:
         if found is None:
             return [*notes, f"The rank correlation with {against.name} is not defined."]
         correlation, interval, n = found
-        between = f", 95 % bootstrap interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
-        return [*notes, f"Spearman's correlation with {against.name}: {correlation:.3f}{between}, n = {n} algorithms."]
-
-
-def means_alone(estimates: Mapping[str, Mapping[str, Estimate]]) -> dict[str, dict[str, dict[Unit, float]]]:
-    """Units of printed numbers, of which no more than the mean is known."""
-    return {key: {name: {ALONE: one.mean} for name, one in found.items()} for key, found in estimates.items()}
+        between = f"95 % interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else TOO_FEW
+        said = f"{correlation:.3f}, {between}, n = {n} algorithms"
+        return [*notes, f"Spearman's correlation with {against.name}: {said}."]
 
 
 def _text(mean: float | None, error: float | None, mark: str = "") -> str:
