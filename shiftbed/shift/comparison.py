@@ -12,7 +12,8 @@ import torch
 
 from shiftbed.errors import DataError
 from shiftbed.shift.estimates import ShiftEstimate
-from shiftbed.shift.measures import ONE_GROUP, Settings, doubt, error_of_means, estimate, measure, one_by_one
+from shiftbed.shift.intervals import groups_of
+from shiftbed.shift.measures import ONE_GROUP, Doubt, Settings, doubt, error_of_means, estimate, measure, one_by_one
 from shiftbed.shift.samples import Sample, comparable
 
 PERMUTATIONS = 100
@@ -190,9 +191,9 @@ def _a_distance(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]
     p, q = (one.at_most(2 * settings.most, settings.seed) for one in (p, q))
     (right_p, held_p), (right_q, held_q) = told_apart(p, q, settings.seed)
     accuracy = float((right_p.mean() + right_q.mean()) / 2)
-    error = 2 * error_of_means([right_p, right_q], [held_p.groups, held_q.groups])
-    count = min(len(held_p), len(held_q))
-    return [estimate("a-distance", 2 * (2 * accuracy - 1), error, count, highest=2.0, accuracy=accuracy)]
+    groups, count = [held_p.groups, held_q.groups], min(len(held_p), len(held_q))
+    error, units = 2 * error_of_means([right_p, right_q], groups), groups_of(groups)
+    return [estimate("a-distance", 2 * (2 * accuracy - 1), error, count, highest=2.0, units=units, accuracy=accuracy)]
 
 
 # --- Fréchet distance ------------------------------------------------------------------------------------------------
@@ -277,8 +278,8 @@ def _frechet(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
 
 
 def _with_doubt(
-    name: str, found: tuple[float, float | None, float], count: int, notes: tuple[str, ...] = (), **more: float
+    name: str, found: Doubt, count: int, notes: tuple[str, ...] = (), highest: float | None = None, **more: float
 ) -> ShiftEstimate:
-    value, error, no_shift = found
+    value, error, parts, no_shift = found
     notes = (*notes, ONE_GROUP) if error is None else notes
-    return estimate(name, value, error, count, no_shift=no_shift, notes=notes, **more)
+    return estimate(name, value, error, count, no_shift=no_shift, highest=highest, units=parts, notes=notes, **more)

@@ -11,6 +11,7 @@ from torch import nn
 from shiftbed.errors import DataError
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.fitting import Labeller, Scale, ever_slower, in_batches, learn_labels, make_network, train
+from shiftbed.shift.intervals import groups_of
 from shiftbed.shift.measures import Settings, error_of_means, estimate, measure
 from shiftbed.shift.samples import Sample, comparable
 
@@ -68,6 +69,7 @@ class Discrepancy:
         soft_on_training: As `soft`, on the examples that were trained on.
         on_training: As `value`, on the examples that were trained on: near 1 even for equal domains, if they are few.
         count: Held-out examples of the smaller side.
+        groups: Of how many groups these are, if there are any.
     """
 
     value: float
@@ -76,6 +78,7 @@ class Discrepancy:
     soft_on_training: float
     on_training: float
     count: int
+    groups: int | None
 
     @property
     def failed(self) -> bool:
@@ -128,6 +131,7 @@ def _trained(
         _difference(pair, *fit),
         _difference(pair.disagree, *fit),
         min(map(len, held)),
+        groups_of(groups),
     )
 
 
@@ -146,6 +150,7 @@ def _covariate(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
             None if found.failed else found.error,
             found.count,
             highest=1.0,
+            units=found.groups,
             notes=(FAILED if found.failed else memory,),
             soft=found.soft,
             on_training_examples=found.on_training,
@@ -198,6 +203,7 @@ class Disagreement:
         floor: How often two functions learned on halves of this one domain disagree there.
         error: The standard error of `value`.
         count: The examples.
+        groups: Of how many groups these are, if there are any.
         gain: By how much the labelling functions are right more often than the most frequent class, on what they
             learned from; the least of both domains.
     """
@@ -207,6 +213,7 @@ class Disagreement:
     floor: float
     error: float
     count: int
+    groups: int | None
     gain: float
 
     @property
@@ -224,8 +231,9 @@ def disagreements(p: Sample, q: Sample, settings: Settings) -> tuple[Disagreemen
         x, labels = own.held_out.inputs, np.asarray(own.held_out.labels)
         here, there, again = own.labeller(x), other.labeller(x), own.twin(x)
         value, by_labels, floor = (float(np.mean(x)) for x in (here != there, there != labels, here != again))
-        error = error_of_means([here != there], [own.held_out.groups])
-        found.append(Disagreement(value, by_labels, floor, error, len(labels), gain))
+        groups = [own.held_out.groups]
+        error = error_of_means([here != there], groups)
+        found.append(Disagreement(value, by_labels, floor, error, len(labels), groups_of(groups), gain))
     return found[0], found[1]
 
 
@@ -248,6 +256,7 @@ def _concept(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
             one.count,
             highest=1.0,
             no_shift=one.floor,
+            units=one.groups,
             notes=(*notes, UNTAUGHT) if one.failed else notes,
             above_floor=max(0.0, one.value - one.floor),
             by_labels=labels,

@@ -14,7 +14,7 @@ from shiftbed.registry import did_you_mean
 from shiftbed.shift.estimates import ACCURACY, NEARLY_SURE, ShiftEstimate
 from shiftbed.shift.features import standardised
 from shiftbed.shift.integration import Evaluated, Formula, Thresholds, calibrate, integrate
-from shiftbed.shift.intervals import interval_from_zero
+from shiftbed.shift.intervals import NORMAL, groups_of, interval_from_zero, student
 from shiftbed.shift.kde import evaluated, held_out_features
 from shiftbed.shift.matching import FOLDS
 from shiftbed.shift.measures import NO_SHIFT
@@ -124,7 +124,8 @@ def by_ratio(pair: Pair, empty: Pair | None, how: How, show: Progress) -> Found:
     read = _ratios(pair, how, _counter(show, "telling the sides apart", how.runs))
     diversity, correlation = _ratio_estimates(read, pair, how)
     curve = {f"at delta {delta:g}": half_sum(*diversity_terms(*read, delta))[0] for delta in DELTAS}
-    accuracy = _estimate("accuracy", *half_sum(*accuracy_terms(*read), _groups(pair)), diversity.count)
+    groups = _groups(pair)
+    accuracy = _estimate("accuracy", *half_sum(*accuracy_terms(*read), groups), diversity.count, groups)
     without_shift = None
     if empty is not None:
         shuffled = _ratios(empty, how, _counter(show, "the same without shift", how.runs))
@@ -164,18 +165,22 @@ def _threads_for(network: dict[str, Any] | None) -> AbstractContextManager[None]
 
 
 def _ratio_estimates(read: tuple[LogRatios, LogRatios], pair: Pair, how: How) -> tuple[ShiftEstimate, ShiftEstimate]:
-    count = int(min(np.sum(~np.isnan(side.f).all(0)) for side in read))
+    count, groups = int(min(np.sum(~np.isnan(side.f).all(0)) for side in read)), _groups(pair)
     made = [
-        _estimate(name, *half_sum(*terms(*read, how.delta), _groups(pair)), count)
+        _estimate(name, *half_sum(*terms(*read, how.delta), groups), count, groups)
         for name, terms in (("diversity", diversity_terms), ("correlation", correlation_terms))
     ]
     return made[0], made[1]
 
 
-def _estimate(name: str, value: float, error: float, count: int) -> ShiftEstimate:
-    """An estimate within [0, 1]; where no example disagreed, as many as three in n still may."""
-    low, high = interval_from_zero(value, error)
-    low, high = max(0.0, min(low, value - 3 / count)), min(1.0, max(high, value + 3 / count))
+def _estimate(
+    name: str, value: float, error: float, count: int, groups: tuple[np.ndarray, np.ndarray] | None = None
+) -> ShiftEstimate:
+    """An estimate within [0, 1]; where no example, or no group of them, disagreed, as many as three in n still may."""
+    units = groups_of(groups) if groups else None
+    low, high = interval_from_zero(value, error * student(units) / NORMAL)
+    some = 3 / (units or count)
+    low, high = max(0.0, min(low, value - some)), min(1.0, max(high, value + some))
     return ShiftEstimate(name, min(1.0, max(0.0, value)), error, (low, high), count, details={"raw": value})
 
 

@@ -1,18 +1,40 @@
-"""95 % intervals of numbers that cannot be negative: Feldman and Cousins' for a Gaussian estimate at a boundary.
+"""95 % intervals: of errors that few groups tell, and of numbers that cannot be negative (Feldman and Cousins').
 
 Cutting a usual interval off at 0 makes it cover 0 too often, and empties it where noise made the estimate negative.
 Accepting, for every true value, the estimates of the largest likelihood ratio covers the truth in 95 % of cases
 wherever it lies (Feldman and Cousins, 1998).
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 from scipy import stats
 
 COVERAGE = 0.95
-NORMAL = float(stats.norm.ppf((1 + COVERAGE) / 2))
+NORMAL = float(stats.norm.ppf((1 + COVERAGE) / 2))  # standard errors on each side of a usual interval
 STEPS = 400
+
+
+def student(units: int | None) -> float:
+    """How many standard errors lie on each side of an interval, where the error is that of so few things.
+
+    Args:
+        units: Things that vary each by itself, of the smaller side; None where they are many.
+    """
+    return NORMAL if units is None else float(stats.t.ppf((1 + COVERAGE) / 2, max(1, units - 1)))
+
+
+def groups_of(sides: Sequence[np.ndarray | None]) -> int | None:
+    """Of how many groups the smaller side is, if all have groups: what is in one varies together."""
+    known = [len(np.unique(of_side)) for of_side in sides if of_side is not None]
+    return min(known) if len(known) == len(sides) else None
+
+
+def few_groups(groups: np.ndarray) -> float:
+    """By what the standard error of a mean over groups grows since the mean is their own: √(G / (G − 1))."""
+    count = len(np.unique(groups))
+    return float(np.sqrt(count / max(1, count - 1)))
 
 
 def interval_from_zero(value: float, error: float) -> tuple[float, float]:

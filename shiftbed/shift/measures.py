@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from shiftbed.errors import DataError
 from shiftbed.registry import Registry
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
+from shiftbed.shift.intervals import few_groups, student
 from shiftbed.shift.samples import Sample, refuse_incomparable
 
 GROUPS = 8
 NO_SHIFT = "no shift"  # among the details: what the estimator gives where there is none
-WIDTH = 1.96  # standard errors on each side of a 95 % interval
 ONE_GROUP = "the examples of a side are of too few groups to tell how much this varies"
 TOO_WIDE = 0.2  # an interval from which nothing follows, as a share of what a measure can be
 
@@ -114,11 +114,16 @@ def estimate(
     *,
     no_shift: float = 0.0,
     highest: float | None = None,
+    units: int | None = None,
     notes: tuple[str, ...] = (),
     **details: float,
 ) -> ShiftEstimate:
-    """An estimate within its bounds; `raw` in its details is what came out, which noise can put beyond them."""
-    low, middle, high = np.clip([raw - WIDTH * (error or 0), raw, raw + WIDTH * (error or 0)], 0, highest)
+    """An estimate within its bounds; `raw` in its details is what came out, which noise can put beyond them.
+
+    `units` is how many parts or groups the error is of, where they are few.
+    """
+    reach = student(units) * (error or 0)
+    low, middle, high = np.clip([raw - reach, raw, raw + reach], 0, highest)
     interval = None if error is None else (float(low), float(high))
     if highest is not None and high - low > TOO_WIDE * highest:
         notes = (*notes, f"the interval is {WIDE}")
@@ -150,6 +155,7 @@ def error_of_means(terms: Sequence[np.ndarray], groups: Sequence[np.ndarray | No
     units = [len(of_side) for of_side in terms]
     known = [of_side for of_side in groups if of_side is not None]
     if len(known) == len(groups):
+        pulls *= np.repeat([few_groups(of_side) for of_side in known], units)
         pulls = np.bincount(np.unique(np.concatenate(known), return_inverse=True)[1], pulls)
         units = [len(np.unique(of_side)) for of_side in known]
     sides = zip(terms, units, strict=True)
@@ -164,7 +170,23 @@ Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Numbers of two samples, one for each column of N×r: which rows of the pool are of the first, and which are kept."""
 
 
-def doubt(statistic: Statistic, p: Sample, q: Sample, seed: int, times: int = 4) -> tuple[float, float | None, float]:
+class Doubt(NamedTuple):
+    """A statistic of two samples with its standard error, and what it gives where there is no shift.
+
+    Attributes:
+        value: The statistic.
+        error: Its standard error; None where the groups of a side are too few to tell.
+        parts: How many parts were left out in turn.
+        no_shift: The value at no shift.
+    """
+
+    value: float
+    error: float | None
+    parts: int
+    no_shift: float
+
+
+def doubt(statistic: Statistic, p: Sample, q: Sample, seed: int, times: int = 4) -> Doubt:
     """A statistic of two samples with its standard error, and what it gives where there is no shift.
 
     The error is the jackknife's: how the value varies when one of a few parts of both samples is left out. No shift is
@@ -177,9 +199,6 @@ def doubt(statistic: Statistic, p: Sample, q: Sample, seed: int, times: int = 4)
         q: The other side, the rest.
         seed: Decides how the pool is mixed.
         times: How often.
-
-    Returns:
-        The value, its standard error (None where the groups of a side are too few to tell), the value at no shift.
     """
     first = np.arange(len(p) + len(q)) < len(p)
     groups = None
@@ -187,8 +206,8 @@ def doubt(statistic: Statistic, p: Sample, q: Sample, seed: int, times: int = 4)
         groups = np.unique(np.concatenate([p.groups, q.groups]), return_inverse=True)[1]
     error = None
     kept = _each_left_out(first, groups)
+    parts = kept.shape[1]
     if all(np.sum(kept[of_side], 0).min() > 1 for of_side in (first, ~first)):
-        parts = kept.shape[1]
         left_out = statistic(np.repeat(first[:, None], parts, 1), kept)
         error = float(np.sqrt((parts - 1) * np.var(left_out)))
     else:
@@ -196,7 +215,8 @@ def doubt(statistic: Statistic, p: Sample, q: Sample, seed: int, times: int = 4)
     random = np.random.default_rng(seed)
     mixed = np.stack([_mixed(first, groups, random) for _ in range(times)], 1)
     null = float(np.mean(statistic(mixed, np.ones_like(mixed))))
-    return float(statistic(first[:, None], np.ones_like(first[:, None]))[0]), error, null
+    value = float(statistic(first[:, None], np.ones_like(first[:, None]))[0])
+    return Doubt(value, error, parts, null)
 
 
 def one_by_one(statistic: Callable[[np.ndarray, np.ndarray], float]) -> Statistic:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from shiftbed.networks import Featurizer
+from shiftbed.shift.intervals import few_groups
 from shiftbed.shift.matching import FOLDS, folds
 from shiftbed.shift.samples import Sample
 from shiftbed.shift.together import as_one, counted, give_back, normalises_batches
@@ -255,7 +256,9 @@ def half_sum(
     ]
     pulls = np.concatenate(parts)
     if groups is not None:
-        of = np.concatenate([group[there] for group, there in zip(groups, seen, strict=True)])
+        each = [group[there] for group, there in zip(groups, seen, strict=True)]
+        pulls = np.concatenate([few_groups(of_side) * part for of_side, part in zip(each, parts, strict=True)])
+        of = np.concatenate(each)
         pulls = np.bincount(np.unique(of, return_inverse=True)[1], pulls)
     return sum(means) / 2, float(np.sqrt(np.sum(pulls**2)))
 

@@ -5,6 +5,7 @@ import pytest
 import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.shift.comparison import (
@@ -18,7 +19,8 @@ from shiftbed.shift.comparison import (
     squared_mmd,
     told_apart,
 )
-from shiftbed.shift.measures import MEASURES, ONE_GROUP, Settings, error_of_means, is_seen, take
+from shiftbed.shift.intervals import groups_of
+from shiftbed.shift.measures import MEASURES, ONE_GROUP, Settings, error_of_means, estimate, is_seen, take
 from shiftbed.shift.samples import Sample, sample
 
 FEW = Settings(most=300)
@@ -368,12 +370,36 @@ def test_the_classifier_of_domains_does_not_answer_with_the_side_it_saw_more_of(
     assert len(gaps) > 20 and abs(np.mean(gaps)) < 3 * np.std(gaps) / np.sqrt(len(gaps))
 
 
+@pytest.mark.parametrize("count", [2, 3, 5, 30])
+def test_intervals_of_few_groups_hold_the_truth(count):
+    """Groups of ten alike: an interval of ±1.96 errors would hold it in 72 of 100 times where there are two a side."""
+    random, held = np.random.default_rng(0), []
+    groups = [np.repeat(np.arange(count), 10) + first for first in (0, count)]
+    for _ in range(500):
+        sides = [np.repeat(random.normal(mean, 1, count), 10) for mean in (0.8, 0.3)]
+        raw, error = sides[0].mean() - sides[1].mean(), error_of_means([sides[0], -sides[1]], groups)
+        found = estimate("difference", raw + 100, error, 10 * count, units=groups_of(groups))  # far from 0
+        held.append(found.interval[0] <= 100.5 <= found.interval[1])
+    assert np.mean(held) >= 0.93
+
+
+def test_the_interval_of_a_distance_holds_what_it_estimates():
+    """Of eight parts that are left out in turn Student's interval has seven degrees of freedom."""
+    random, found = np.random.default_rng(0), []
+    for seed in range(100):
+        sides = [Sample(name, random.normal(mean, 1, (60, 2))) for name, mean in (("p", 0.0), ("q", 1.5))]
+        found += take("mmd", *sides, Settings(seed=seed))
+    truth = np.mean([one.details["raw"] for one in found])
+    assert np.mean([one.interval[0] <= truth <= one.interval[1] for one in found]) >= 0.92
+    assert found[0].interval[1] == pytest.approx(found[0].value + stats.t.ppf(0.975, 7) * found[0].standard_error)
+
+
 def test_the_error_of_shares_by_hand():
     right, none = np.array([1.0, 1, 0, 0]), [None, None]
     assert error_of_means([right, -right], none) == pytest.approx(np.sqrt(2 * 0.25 / 4))
-    # Four copies of everything as groups: the error of the four.
+    # Four copies of everything as groups: the error of the four, whose deviation has the divisor 4 − 1.
     copies, groups = np.repeat(right, 4), np.repeat(np.arange(4), 4)
-    assert error_of_means([copies], [groups]) == pytest.approx(error_of_means([right], [None]))
+    assert error_of_means([copies], [groups]) == pytest.approx(stats.sem(right))
     # What varies together on both sides leaves their difference.
     assert error_of_means([right, -right], [np.arange(4), np.arange(4)]) == 0
     # All alike: one example of 4, or one group of 2, is in doubt; of one group, everything.
