@@ -147,15 +147,20 @@ class Everywhere(NamedTuple):
         choice: The step whose weights are kept, by held-out images of all domains.
         weights: The file.
         rule: The rule that chose its hyperparameters.
-        elsewhere: The accuracy of models with these hyperparameters on domains that they did not see, by domain;
-            nothing where the sweep is sealed.
+        tested: The accuracies of models with these hyperparameters on domains that they did not see, by domain, of
+            all trials; nothing where the sweep is sealed.
     """
 
     job: Job
     choice: Choice
     weights: Path
     rule: Selection
-    elsewhere: dict[str, float]
+    tested: dict[str, list[float]]
+
+    @property
+    def elsewhere(self) -> dict[str, float]:
+        """The mean accuracy on each domain of the models that did not see it."""
+        return {name: float(np.mean(values)) for name, values in self.tested.items()}
 
     @property
     def words(self) -> str:
@@ -168,17 +173,22 @@ class Everywhere(NamedTuple):
         )
         if not self.elsewhere:
             return words
-        values = 100 * np.array(list(self.elsewhere.values()))
+        models = [100 * np.array(found) for found in self.tested.values()]
+        values = np.array([found.mean() for found in models])
         apart = doubt = ""
         if len(values) > 1:  # one more domain differs from the mean as these do, and the mean is in doubt itself
             error = values.std(ddof=1) / len(values) ** 0.5
-            apart = f", give or take {error * (len(values) + 1) ** 0.5:.1f}"
+            # Means over models differ less than the models do, one of which will be used.
+            of_models = np.mean([found.var(ddof=1) * (1 - 1 / len(found)) if len(found) > 1 else 0 for found in models])
+            apart = f", give or take {(error**2 * (len(values) + 1) + of_models) ** 0.5:.1f}"
             doubt = (
                 f" That is the mean over {len(values)} domains, known to ± {error:.1f} (its standard error), and the "
                 "standard deviation of one more."
             )
         looked = ", chosen with labels there" if self.rule.oracle else ""
         of_each = ", ".join(f"{100 * value:.1f} % on {name}" for name, value in self.elsewhere.items())
+        counts = {min(map(len, models)), max(map(len, models))}
+        of_each += f"; means over {' to '.join(map(str, sorted(counts)))} models" if counts != {1} else ""
         return words + (
             f"\nExpect {values.mean():.1f} % at a new domain{apart}: what models of these values had where they did "
             f"not learn{looked} ({of_each}).{doubt}"
@@ -328,16 +338,19 @@ class Candidates:
         """Of the algorithm that scores best, the hyperparameters that score best in the mean over all tests.
 
         Returns:
-            What the rule picks of each job that has them.
+            What the rule picks of each job that has them, of all trials that have them for all tests, by trial.
         """
         leader = self.jobs[self.best.job_id]
         own = [job for job in self.jobs.values() if _cell(job)[:2] == _cell(leader)[:2]]
         tests = {_cell(job)[2] for job in own}
-        by_values: dict[tuple[int, bytes], list[Choice]] = defaultdict(list)
+        by_values: dict[bytes, dict[int, list[Choice]]] = defaultdict(lambda: defaultdict(list))
         for job, choice in zip(own, self._choose([job] for job in own), strict=True):
             if choice is not None:
-                by_values[job.description["trial"], canonical(job.description["hparams"])].append(choice)
-        whole = [choices for choices in by_values.values() if len(choices) == len(tests)]
+                by_values[canonical(job.description["hparams"])][job.description["trial"]].append(choice)
+        # All trials together: the luckiest of them is no better choice, and its test accuracies would be too good.
+        trials_of_each = [[found[trial] for trial in sorted(found)] for found in by_values.values()]
+        complete = [[one for one in trials if len(one) == len(tests)] for trials in trials_of_each]
+        whole = [[choice for one in trials for choice in one] for trials in complete if trials]
         if not whole:
             raise StoreError(
                 f"No draw of {leader.description['algorithm']} in {self.folder} was trained for every test domain; "
@@ -345,15 +358,15 @@ class Candidates:
             )
         return max(whole, key=lambda choices: float(np.mean([choice.score for choice in choices])))
 
-    def tested(self, choices: Sequence[Choice]) -> dict[str, float]:
-        """The accuracy that is reported of each choice, by test domain."""
-        found = {}
+    def tested(self, choices: Sequence[Choice]) -> dict[str, list[float]]:
+        """The accuracies that are reported of the choices, by test domain."""
+        found: dict[str, list[float]] = defaultdict(list)
         for choice in choices:
             job = self.jobs[choice.job_id]
             row = next(row for row in job.rows if row["step"] == choice.step)
             for split in job.description["splits"]:
                 if split["role"] == "test" and split["part"] != "out":
-                    found[split["domain"]] = row["splits"][split["name"]]["accuracy"]
+                    found[split["domain"]].append(row["splits"][split["name"]]["accuracy"])
         return found
 
 
