@@ -13,7 +13,7 @@ from shiftbed.accuracy.extraction import AnyModel, DomainImages, Images, content
 from shiftbed.data import card, load
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
-from shiftbed.data.finding import walk_images
+from shiftbed.data.examples import walk_images
 from shiftbed.data.images import decode_image, readable
 from shiftbed.errors import DataError, ShiftbedError
 from shiftbed.hashing import digest

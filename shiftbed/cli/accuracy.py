@@ -54,7 +54,7 @@ def predict(
     for the models of a sweep, on the domains each has not seen, beside the truth; `shiftbed report` shows these too.
     """
     from shiftbed.accuracy.predict import predict_accuracy
-    from shiftbed.data.finding import walk_images
+    from shiftbed.data.examples import walk_images
     from shiftbed.report.live import work_bar
     from shiftbed.training.device import find_runtime
 

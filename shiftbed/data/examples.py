@@ -7,7 +7,7 @@ import os
 import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +120,7 @@ def list_folder(folder: Path) -> Listing:
         found, others = [], []
         for label in subfolders(domain):
             found += [Example(image, composed(domain.name), composed(label.name)) for image in images_in(label)]
-            elsewhere += [image for inner in subfolders(label) for image in images_in(inner)]
+            elsewhere += [image for inner in subfolders(label) for image in sorted(walk_images(inner))]
             others += files_of(label, UNREAD_SUFFIXES)
         if not found and others:
             raise DataError(
@@ -180,6 +180,23 @@ def files_of(folder: Path, suffixes: Collection[str]) -> list[Path]:
         images = (entry for entry in entries if Path(entry.name).suffix.lower() in suffixes)
         names = [entry.name for entry in images if not entry.is_dir(follow_symlinks=False)]
     return [folder / name for name in sorted(names) if not name.startswith(".")]
+
+
+def walk_images(raw: Path) -> Iterator[Path]:
+    """All images below a folder."""
+    waiting, seen = [raw], {raw.resolve()}
+    while waiting:
+        folder = waiting.pop()
+        yield from images_in(folder)
+        waiting += not_seen(subfolders(folder), seen)
+
+
+def not_seen(folders: list[Path], seen: set[Path]) -> list[Path]:
+    """Those that have not been looked into, which are noted: a link may lead back to where it lies."""
+    fresh = {folder: folder.resolve() for folder in folders}
+    left = [folder for folder, real in fresh.items() if real not in seen]
+    seen.update(fresh.values())
+    return left
 
 
 def _refuse_lone_classes(listing: Listing) -> None:

@@ -3,13 +3,13 @@
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 
 from shiftbed.data.dataset import Card
-from shiftbed.data.examples import Example, Listing, images_in, subfolders
+from shiftbed.data.examples import Example, Listing, images_in, not_seen, subfolders
 from shiftbed.errors import DataError
 
 
@@ -94,15 +94,6 @@ def names_below(folder: Path) -> set[str]:
     return {inner.name for child in subfolders(folder) for inner in subfolders(child)}
 
 
-def walk_images(raw: Path) -> Iterator[Path]:
-    """All images below a folder."""
-    waiting, seen = [raw], {raw.resolve()}
-    while waiting:
-        folder = waiting.pop()
-        yield from images_in(folder)
-        waiting += _not_seen(subfolders(folder), seen)
-
-
 def find_folders(raw: Path, wanted: Callable[[Path, list[str]], bool]) -> list[Path]:
     """Every folder that is wanted, given its path and its subfolders' names; inside one there is no second search."""
     found, waiting, seen = [], [raw], {raw.resolve()}
@@ -112,16 +103,8 @@ def find_folders(raw: Path, wanted: Callable[[Path, list[str]], bool]) -> list[P
         if wanted(folder, [child.name for child in children]):
             found.append(folder)
         else:
-            waiting += _not_seen(children, seen)
+            waiting += not_seen(children, seen)
     return sorted(found)
-
-
-def _not_seen(folders: list[Path], seen: set[Path]) -> list[Path]:
-    """Those that have not been looked into, which are noted: a link may lead back to where it lies."""
-    fresh = {folder: folder.resolve() for folder in folders}
-    left = [folder for folder, real in fresh.items() if real not in seen]
-    seen.update(fresh.values())
-    return left
 
 
 def find_file(raw: Path, pattern: str) -> Path | None:

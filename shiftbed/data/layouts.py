@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shiftbed.data.dataset import Card
-from shiftbed.data.examples import Example, Listing, images_in, subfolders
+from shiftbed.data.examples import Example, Listing, images_in, subfolders, walk_images
 from shiftbed.data.finding import (
     class_folders,
     domain_folders,
@@ -26,7 +26,6 @@ from shiftbed.data.finding import (
     read_json,
     required_file,
     rows_of,
-    walk_images,
     without_listed,
 )
 from shiftbed.errors import DataError

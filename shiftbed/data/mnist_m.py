@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from shiftbed.data.dataset import DATASETS, Archive, Card, DatasetEntry, Domain, MultiDomainDataset
-from shiftbed.data.finding import walk_images
+from shiftbed.data.examples import walk_images
 from shiftbed.data.images import Refused, decode, image_size
 from shiftbed.data.mnist import CONSTRUCTION_SEED, SOURCES, idx_archives, pooled
 from shiftbed.errors import DataError

@@ -8,8 +8,7 @@ from typing import Any
 
 from shiftbed.data import DATASETS, MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
-from shiftbed.data.examples import images_in
-from shiftbed.data.finding import walk_images
+from shiftbed.data.examples import images_in, walk_images
 from shiftbed.data.images import readable
 from shiftbed.data.roots import prepared_names
 from shiftbed.errors import DataError, ShiftbedError, StoreError

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from shiftbed.data import Domain, MultiDomainDataset
-from shiftbed.data.finding import walk_images
+from shiftbed.data.examples import walk_images
 from shiftbed.data.pack import Refused, decode, image_size
 from shiftbed.errors import DataError
 

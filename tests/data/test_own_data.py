@@ -302,12 +302,12 @@ def test_files_that_cannot_be_opened_are_refused_as_damaged_ones_are(folder, roo
 
 
 def test_images_at_another_depth_are_not_dropped_without_a_word(folder, root):
-    for place in (".", "größe", "größe/cat/more"):
-        (folder / place).mkdir(exist_ok=True)
+    for place in (".", "größe", "größe/cat/more", "größe/cat/2021/january"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
         picture(8, 8, seed=len(place)).save(folder / place / "stray.png")
         (folder / place / "Thumbs.db").write_bytes(b"")
         (folder / place / "._stray.png").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"Not used: 3 images at another depth .*, such as .*stray\.png"):
+    with pytest.warns(UserWarning, match=r"Not used: 4 images at another depth .*, such as .*stray\.png"):
         made = prepare(str(folder))
     assert sum(made.card.domains.values()) == 36
 

@@ -15,7 +15,8 @@ from PIL import Image
 from shiftbed.data import card, load
 from shiftbed.data import download as downloading
 from shiftbed.data.dataset import DATASETS
-from shiftbed.data.finding import find_folders, walk_images
+from shiftbed.data.examples import walk_images
+from shiftbed.data.finding import find_folders
 from shiftbed.data.load import forget
 from shiftbed.data.look import contact_sheet
 from shiftbed.data.prepare import prepare
