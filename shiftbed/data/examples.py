@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import unicodedata
 import warnings
 from collections import defaultdict
@@ -221,16 +222,19 @@ def list_manifest(manifest: Path) -> Listing:
     Raises:
         DataError: A column or a file is missing, nothing is listed, or a class is in one domain only.
     """
-    rows = _manifest_rows(manifest)
+    # Spreadsheets also write rows of empty cells.
+    rows = [(number, row) for number, row in enumerate(_manifest_rows(manifest), start=1) if any(row.values())]
     if not rows:
         raise DataError(f"{manifest} lists no images.")
-    missing = [name for name in COLUMNS if name not in rows[0]]
+    columns = [str(name) for name in rows[0][1] if name]
+    missing = [name for name in COLUMNS if name not in columns]
     if missing:
-        there = ", ".join(str(name) for name in rows[0] if name)
-        raise DataError(f"{manifest} has no column '{missing[0]}'; it needs {', '.join(COLUMNS)} and has {there}.")
+        apart = "; separate cells with commas" if len(columns) == 1 and re.search(r"[;\t|]", columns[0]) else ""
+        needs = f"it needs {', '.join(COLUMNS)} and has {', '.join(columns)}{apart}"
+        raise DataError(f"{manifest} has no column '{missing[0]}'; {needs}.")
     examples: list[Example] = []
     seen: dict[Example, int] = {}
-    for number, row in enumerate(rows, start=1):
+    for number, row in rows:
         if None in row:  # where csv keeps what no column is for
             raise DataError(f"Row {number} of {manifest} has more cells than columns; put cells with commas in quotes.")
         values = {name: _cell(row.get(name), name) for name in (*COLUMNS, "group", "split")}
@@ -249,6 +253,13 @@ def list_manifest(manifest: Path) -> Listing:
             raise DataError(f"{rows_of_it} list {values['path']} twice for its class and domain; remove one of them.")
         seen[one] = number
         examples.append(replace(one, group=values["group"], split=values["split"]))
+    unused = [name for name in columns if name not in (*COLUMNS, "group", "split")]
+    if unused:
+        warnings.warn(
+            f"Not used: the column{'s' if len(unused) > 1 else ''} {', '.join(unused)} of {manifest}; what says which "
+            "images belong together, such as a patient, is named group.",
+            stacklevel=4,
+        )
     listing = Listing.of(examples)
     _refuse_lone_classes(listing)
     return listing
@@ -258,6 +269,12 @@ def _cell(value: object, column: str) -> str | None:
     """A manifest's cell as text, None where it is empty; space around a name is no part of it, in a path it may be."""
     text = "" if value is None else str(value)
     return (text if column == "path" else composed(text.strip())) or None
+
+
+def _csv_rows(file: Iterable[str]) -> list[dict[str, Any]]:
+    reader = csv.DictReader(file)
+    reader.fieldnames = [name.strip() for name in reader.fieldnames or []]  # as _cell takes space off names
+    return list(reader)
 
 
 def _parquet_rows(manifest: Path) -> list[dict[str, Any]]:
@@ -278,7 +295,7 @@ def _manifest_rows(manifest: Path) -> list[dict[str, Any]]:
         kind = manifest.suffix.lower()
         if kind == ".csv":
             with manifest.open(newline="", encoding="utf-8-sig") as file:
-                return list(csv.DictReader(file))
+                return _csv_rows(file)
         if kind in (".jsonl", ".ndjson"):
             lines = manifest.read_text(encoding="utf-8-sig").splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
@@ -288,6 +305,8 @@ def _manifest_rows(manifest: Path) -> list[dict[str, Any]]:
             return rows
         if kind == ".parquet":
             return _parquet_rows(manifest)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{manifest} is not in UTF-8; save it as UTF-8.") from error
     except (ValueError, csv.Error) as error:
         raise DataError(f"{manifest} cannot be read: {error}.") from error
     raise DataError(f"{manifest} is no manifest: it must end in .csv, .jsonl or .parquet.")

@@ -353,6 +353,16 @@ def test_names_in_a_manifest_are_one_name_however_they_are_typed(folder, root):
     assert {one.group for one in listing.examples} == {"g"}
 
 
+def test_what_spreadsheets_add_to_a_manifest_is_no_part_of_it_and_columns_of_other_names_are_said(folder, root):
+    rows = [f"größe/cat/image {i}.png,cat,größe,p{i},2020," for i in (1, 3)]
+    text = "\r\n".join(["path, class ,domain, patient,year,", *rows, ",,,,,", ""])
+    (folder / "list.csv").write_text(text, encoding="utf-8-sig", newline="")
+    with pytest.warns(
+        UserWarning, match=r"Not used: the columns patient, year of .*, such as a patient, is named group"
+    ):
+        assert len(list_manifest(folder / "list.csv").examples) == 2
+
+
 def test_a_column_of_parts_does_not_divide_and_that_is_said(folder, root):
     rows = [f"{domain}/cat/image {i}.png,cat,{domain},{part}" for domain in ("größe", "site one")
             for i, part in ((1, "train"), (3, "test"))]  # fmt: skip
@@ -476,6 +486,11 @@ def test_folders_that_are_no_dataset(folder, root, break_it, words):
         (f"path,class,domain\n{'x' * 5000}.png,x,y", "Row 1 of .* names xxx.*, which is not a file"),
         ('path,class,domain\n"' + "x" * 200_000, "list.csv cannot be read: field larger than"),
         ("path,class,domain\n,x,y", r"Row 1 of .* has no path\."),
+        ("path,class,domain\n,,\n\n,x,y", r"Row 2 of .* has no path\."),
+        (
+            "path;class;domain\na.png;x;y",
+            "needs path, class, domain and has path;class;domain; separate cells with comm",
+        ),
         ("path,class\na.png,x,y", "has no column 'domain'; it needs path, class, domain and has path, class"),
         ("path,class,domain\nlist.csv,x,y,z", "Row 1 of .* has more cells than columns; put cells with commas in quo"),
         ("path,class,domain\na.png,x,  ", r"Row 1 of .* has no domain\."),
@@ -585,6 +600,12 @@ def test_a_mark_that_some_editors_begin_files_with_is_no_part_of_a_manifest(fold
     ("name", "content", "words"),
     [
         ("a.parquet", b"PAR1 is not all", "cannot be read"),
+        (
+            "a.csv",
+            "path,class,domain\nK\u00f6ln.png,x,y".encode("latin-1"),
+            "is not in UTF-8; save it as UTF-8",
+        ),
+        ("a.csv", "path,class,domain\n".encode("utf-16"), "save it as UTF-8"),
         ("a.jsonl", b'["path", "class"]', "Row 1 of .* is no object of path, class and domain"),
     ],
 )
