@@ -166,8 +166,9 @@ def write_parts(jobs: Iterable[Loose], folder: Path, metrics: Collection[str] | 
         StoreError: A record cannot be read.
     """
     written: list[Future[str]] = []
-    database = duckdb.connect(config={"threads": 1})  # one for each writer
-    with database, ThreadPoolExecutor(WRITERS) as writers:  # which write while the files of the next batch are read
+    # One thread for each writer; it is not closed by name, which stopped by Ctrl-C while they write it would refuse.
+    database = duckdb.connect(config={"threads": 1})
+    with ThreadPoolExecutor(WRITERS) as writers:  # which write while the files of the next batch are read
         for batch in _batches(jobs, BATCH_BYTES if metrics is None else LOOK_BYTES):
             for earlier in written[: 1 - WRITERS]:
                 earlier.result()

@@ -435,3 +435,28 @@ def test_no_job_vanishes_in_a_minute_of_kills(tmp_path, kind):
     parts = len(part_names(kind(tmp_path)))
     print(f"{kind.__name__}: {reads} reads, at last of {jobs} jobs, {parts} parts; {kills} kills, {sleeps} sleeps")
     assert kills > 20 and sleeps > 20
+
+
+def test_whoever_stops_it_while_parts_are_written_is_told_that_it_stopped(tmp_path, monkeypatch):
+    """A connection that its writers keep busy refuses to be closed, and that took the interrupt's place."""
+
+    def slow(db, *_):
+        db.execute("SELECT sum(a.range * b.range) FROM range(20000) a, range(20000) b").fetchall()
+
+    class Interrupted(compaction.ThreadPoolExecutor):
+        def shutdown(self, *_, **__):
+            time.sleep(0.2)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(compaction, "_write_part", slow)
+    monkeypatch.setattr(compaction, "ThreadPoolExecutor", Interrupted)
+    store = LocalStore(tmp_path / "sweep")
+    finish_job(store, 0)
+
+    def interrupted():
+        yield from compaction.loose_jobs(store)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compaction, "LOOK_BYTES", 1)
+    with pytest.raises(KeyboardInterrupt):
+        compaction.write_parts(interrupted(), tmp_path, ())
