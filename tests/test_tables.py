@@ -597,6 +597,7 @@ def test_the_command_for_missing_jobs_says_all_that_was_set_by_hand():
 def test_there_is_no_command_where_the_sweep_has_no_words_for_it():
     assert command_of((["recipe", "network"], "resnet18")) is None
     assert command_of((["overrides", "irm_lambda"], 1.0), own='{"irm_lambda":5.0}') is None
+    assert command_of((["recipe", "name"], "mine")) is None, "where the recipe's file lies nobody knows"
     assert command_of(algorithm="OfMyOwnFile") is None, "without --code nobody knows it"
 
 

@@ -133,7 +133,7 @@ def algorithms(
 
 @app.command()
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Show all of this recipe.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show all of this recipe, or of a file of yours.")] = None,
     dataset: Annotated[str, typer.Option(help="As it is for this dataset; else for large images.")] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -149,7 +149,8 @@ def recipes(
     if name:
         console.print(show.recipe_card(name, known))
         where = known or "EmojiStyles"
-        next_command(f"shiftbed train {word(where)} ERM --test {word(next(iter(card(where).domains)))} --recipe {name}")
+        test = word(next(iter(card(where).domains)))
+        next_command(f"shiftbed train {word(where)} ERM --test {test} --recipe {word(name)}")
         return
     table = RichTable("recipe", "network", "steps", "what it is for")
     table.columns[0].no_wrap, table.columns[1].overflow, table.columns[2].justify = True, "fold", "right"
@@ -224,7 +225,7 @@ def hparams(
         origin = f"fixed by recipe {how.name}" if how and name in fixed else prior.text
         table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value), origin)
     console.print(table)
-    trained_by = how.name if how else _recipe_with(values, algorithm, dataset, draw or 0, trial)
+    trained_by = recipe or how.name if how else _recipe_with(values, algorithm, dataset, draw or 0, trial)
     if trained_by is None:
         next_command("shiftbed recipes")
         return

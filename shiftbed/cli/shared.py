@@ -38,7 +38,7 @@ STOP_SECONDS = 4.0  # a job may take to save itself
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 SkipCorrupt = Annotated[bool, typer.Option("--skip-corrupt", help="Go on without unreadable images.")]
 Code = Annotated[list[Path] | None, typer.Option("--code", help="A file that registers your algorithms (repeatable).")]
-Recipe = Annotated[str, typer.Option(help="How each model is trained (see `shiftbed recipes`).")]
+Recipe = Annotated[str, typer.Option(help="How each model is trained (see `shiftbed recipes`), or a file of yours.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Updates, instead of the recipe's.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="A hyperparameter by hand, name=value (repeatable).")

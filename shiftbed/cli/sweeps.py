@@ -57,7 +57,9 @@ def sweep(
         list[str] | None, typer.Option(help="A selection rule the jobs must serve (repeatable).")
     ] = None,
     records: Annotated[str | None, typer.Option(help="full, or lean: only what the named selections read.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="How each model is trained (see `shiftbed recipes`).")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="How each model is trained (see `shiftbed recipes`), or a file of yours.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates, instead of the recipe's.")] = None,
     overrides: Overrides = None,
     adapt: Annotated[

@@ -91,7 +91,7 @@ def _jobs(sweep: Path) -> list[Path]:
 def _read(name: str, as_sweep: bool) -> tuple[str, Any]:
     """What a name stands for; a folder of one job is a sweep beside one."""
     path = Path(name)
-    if name in recipe_names():
+    if name in recipe_names() or path.suffix in (".yaml", ".yml"):
         return "recipe", recipe(name, "").model_dump()
     if (path / "job.json").is_file():
         return "job", json.loads((path / "job.json").read_text())

@@ -31,7 +31,7 @@ class Request:
         draws: How many draws of the hyperparameters; the first is the default values.
         trials: How many repetitions, each with its own splits and weights, and draws where the design says so.
         test_domains: The domains to test, or none for all that the protocol lists.
-        recipe: How each model is trained.
+        recipe: The recipe's name, or a YAML file of one's own.
         protocol: Who trains and who is tested.
         selections: The rules that will choose; domain cross-validation needs jobs that test pairs of domains.
         lean: Record what these rules read and nothing else.

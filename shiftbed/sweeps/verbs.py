@@ -66,7 +66,7 @@ def train(
         algorithm: The algorithm's name.
         test: The test domain, or several.
         out: The folder for the job, its records and weights.
-        recipe: How the model is trained.
+        recipe: How the model is trained: the name of a recipe, or a YAML file of one's own.
         steps: Updates, instead of the recipe's.
         draw: The draw of hyperparameters; 0 is the default values.
         trial: The repetition.

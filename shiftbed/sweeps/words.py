@@ -18,7 +18,7 @@ from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import Request
 from shiftbed.training.device import Precision
 from shiftbed.training.job import Job, make_job
-from shiftbed.training.recipes import recipe
+from shiftbed.training.recipes import recipe, recipe_names
 from shiftbed.training.run import Keep
 
 
@@ -199,7 +199,7 @@ def train_command(
     job: Job, out: Path, code: Sequence[Path] = (), keep: Keep = "none", deterministic: bool = False
 ) -> str | None:
     """The command that runs one job of a sweep alone, or None where `shiftbed train` has no words for it."""
-    if not isinstance(job.spec, LeaveOut):
+    if not isinstance(job.spec, LeaveOut) or job.recipe.name not in recipe_names():  # a file, whose path it knows not
         return None
     how = recipe(job.recipe.name, job.dataset, steps=job.recipe.steps, precision=job.recipe.precision)
     spec = LeaveOut(job.spec.test, adapt=job.spec.adapt)

@@ -11,6 +11,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.selection import Cadence
 from shiftbed.sweeps.designs import REDRAW, Design
+from shiftbed.sweeps.domainbed_format import RECIPE as IMPORTED
 from shiftbed.training.recipes import recipe, recipe_names
 
 NAMED = 4
@@ -56,7 +57,7 @@ def _numbers(noun: str, numbers: Sequence[int]) -> str:
 
 def was_imported(about: dict[str, Any]) -> bool:
     """Whether a job was trained elsewhere, by no recipe of ours."""
-    return about["recipe"]["name"] not in recipe_names()
+    return about["recipe"]["name"] == IMPORTED
 
 
 def sweep_command(
@@ -108,6 +109,8 @@ def _set_by_hand(about: dict[str, Any], jobs: Sequence[MissingJob]) -> dict[str,
 def _has_own_fields(about: dict[str, Any]) -> bool:
     """Whether fields of the recipe were set that `shiftbed sweep` has no word for."""
     given = about["recipe"]
+    if given["name"] not in recipe_names():  # a file of somebody's, which --recipe must name
+        return True
     try:
         usual = recipe(given["name"], about["dataset"]).model_dump()
     except ShiftbedError:  # a dataset that is not here

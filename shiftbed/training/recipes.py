@@ -1,9 +1,10 @@
-"""Recipes: how one model is trained, as data files beside this module."""
+"""Recipes: how one model is trained, as data files beside this module, or a file of one's own."""
 
 import math
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
@@ -149,6 +150,28 @@ def _recipe_file(name: str) -> dict[str, Any]:
     return _merged(_recipe_file(included), fields) if included else fields
 
 
+def _own_file(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """The recipe that a file of one's own includes, and the fields in which it differs; it is named as its file."""
+    try:
+        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnknownNameError(f"The recipe {path} cannot be read ({error.strerror}).") from error
+    except yaml.YAMLError as error:
+        raise ShiftbedError(f"The recipe {path} is not YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(fields, dict):
+        raise ShiftbedError(f"The recipe {path} is not a table of fields such as `include: domainbed`.")
+    if path.stem in recipe_names():
+        raise ShiftbedError(f"There is a recipe '{path.stem}' already; give {path} another name.")
+    return fields.pop("include", None), {"summary": "your own", "paper": "", **fields, "name": path.stem}
+
+
+def _for_dataset(fields: Mapping[str, Any], dataset: str) -> dict[str, Any]:
+    """The fields of a recipe with those it has for the dataset and its size of images."""
+    rest = {field: value for field, value in fields.items() if field not in ("small", "large", "datasets")}
+    sized = fields.get(card(dataset).size_class if dataset else "large", {})
+    return _merged(_merged(rest, sized), fields.get("datasets", {}).get(dataset, {}))
+
+
 def _own_space(name: str) -> str:
     """The search space of a recipe as its file has it."""
     return _recipe_file(name).get("space", DEFAULT_SPACE) if name in recipe_names() else DEFAULT_SPACE
@@ -156,31 +179,30 @@ def _own_space(name: str) -> str:
 
 def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     """Fields of a recipe over those of another; what is a table in both is merged likewise."""
-    both = {key: _merged(base[key], top[key]) for key in top if isinstance(base.get(key), dict) and top[key]}
-    return {**base, **top, **both}
+    tables = [key for key in top if isinstance(base.get(key), dict) and isinstance(top[key], dict) and top[key]]
+    return {**base, **top, **{key: _merged(base[key], top[key]) for key in tables}}
 
 
 def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
     """A recipe with its settings for a dataset, and fields set by hand on top.
 
     Args:
-        name: The recipe's name.
+        name: The recipe's name, or a YAML file of one's own.
         dataset: The dataset's name; without one the fields for large images are shown.
         **overrides: Fields to set; those that are None are left as they are.
 
     Raises:
-        UnknownNameError: No recipe has this name.
+        UnknownNameError: No recipe has this name, or there is no such file.
         ShiftbedError: A field has an impossible value.
     """
-    fields = dict(_recipe_file(name))
-    by_dataset = fields.pop("datasets", {}).get(dataset, {})
-    by_size = {size: fields.pop(size, {}) for size in ("small", "large")}
-    sized = by_size[card(dataset).size_class if dataset else "large"]
+    included, own = _own_file(Path(name)) if Path(name).suffix in (".yaml", ".yml") else (name, {})
+    fields = _for_dataset(_recipe_file(included), dataset) if included else {}
     given = {field: value for field, value in overrides.items() if value is not None}
     try:
-        return Recipe(**_merged(_merged(_merged(fields, sized), by_dataset), given))
+        return Recipe(**_merged(_merged(fields, _for_dataset(own, dataset)), given))
     except ValidationError as error:
-        raise ShiftbedError(f"Recipe '{name}' for {dataset} {what_is_wrong(error.errors()[0])}.") from error
+        where = f" for {dataset}" if dataset else ""
+        raise ShiftbedError(f"Recipe '{name}'{where} {what_is_wrong(error.errors()[0])}.") from error
 
 
 def recipe_of(description: Mapping[str, Any]) -> Recipe:

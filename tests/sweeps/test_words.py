@@ -137,6 +137,14 @@ def test_a_job_of_a_blind_sweep_is_not_trained_where_its_test_would_show():
     assert command_alone(job, words, draws=1).startswith("shiftbed sweep ColoredDigits ")
 
 
+def test_a_job_of_a_recipe_of_ones_own_is_run_alone_by_the_recipes_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("include: quick\nsteps: 3\n")
+    words = sweep_words({"datasets": "ColoredDigits", "algorithms": "ERM", "out": "x", "recipe": str(file)})
+    (job, *_) = make_plan(words.request())
+    assert f"--recipe={file}" in shlex.split(command_alone(job, words, draws=1))
+
+
 def test_a_job_that_train_has_no_words_for_is_a_sweep_of_one(monkeypatch):
     words = sweep_words(
         {"datasets": "EmojiStyles", "algorithms": "ERM,IRM", "protocol": "leave-one-domain-out-grouped", "out": "x"}

@@ -120,3 +120,35 @@ def test_rates_of_nico_are_those_of_its_paper():
 def test_images_are_changed_as_the_papers_say(name, dataset, crop, jitter, grey):
     made = recipe(name, dataset).augmentation
     assert (tuple(made.scale), tuple(made.jitter), made.grayscale) == (crop, jitter, grey)
+
+
+def test_a_recipe_of_ones_own_says_what_is_different(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("include: domainbed\nnetwork: resnet18\ninitial_weights: null\nfixed: {lr: 0.001}\n")
+    own, usual = recipe(str(file), "PACS"), recipe("domainbed", "PACS")
+    changed = {"name": "mine", "summary": "your own", "paper": "", "network": "resnet18", "initial_weights": None}
+    assert own.model_dump() == usual.model_dump() | changed | {"fixed": {"lr": 0.001}}
+    assert recipe(str(file), "ColoredMNIST").network == "resnet18", "it stands above what is included for a size"
+    file.write_text("include: quick\nsmall: {steps: 30}\ndatasets: {RotatedDigits: {steps: 40}}\n")
+    assert [recipe(str(file), name).steps for name in ("ColoredDigits", "RotatedDigits", "PACS")] == [30, 40, 200]
+    file.write_text("include: domainbed-head\naugmentation: nico\n")  # over a table, which Spawrious has there
+    assert recipe(str(file), "SpawriousO2O_easy").augmentation == recipe("nico", "PACS").augmentation
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("mine.yaml", None, "cannot be read"),
+        ("mine.yaml", "a: [", "not YAML"),
+        ("mine.yaml", "quick", "not a table of fields"),
+        ("mine.yaml", "include: quikc", "Did you mean quick"),
+        ("mine.yaml", "include: quick\nnetwrk: small", "has 'netwrk', which is no field there"),
+        ("quick.yaml", "include: quick\nsteps: 3", "There is a recipe 'quick' already"),
+    ],
+)
+def test_a_file_that_is_no_recipe_says_why(tmp_path, name, text, why):
+    file = tmp_path / name
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ShiftbedError, match=why):
+        recipe(str(file), "")
