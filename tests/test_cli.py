@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+import shiftbed as package
 from shiftbed import cli, load
 from shiftbed.algorithms import ALGORITHMS, load_code
 from shiftbed.cli.notes import best_command
@@ -28,6 +29,18 @@ from shiftbed.training.store import LocalStore
 from tests.conftest import tiny_job
 from tests.made_records import made_folder
 from tests.sweeps.finished import finish
+
+PYTHON = {  # where a verb has another name there, which is that of a part of the package here
+    "tables": "read_tables",
+    "report": "write_page",
+    "shift": "measure_shift",
+    "audit": "audit_sweep",
+    "predict": "predict_accuracy",
+    "accuracy": "judge_methods",
+    "diff": "compare",
+    "import-domainbed": "import_domainbed",
+    "export-domainbed": "export_domainbed",
+}
 
 
 class Result(NamedTuple):
@@ -52,6 +65,12 @@ def shiftbed(monkeypatch, capsys, tmp_path):
         return Result(code, *capsys.readouterr())
 
     return run
+
+
+def test_verbs_of_the_command_line_are_verbs_of_python():
+    others = {*SECTIONS["Start"], *SECTIONS["What there is"], "compact"}
+    for name in {command for found in SECTIONS.values() for command in found} - others:
+        assert callable(getattr(package, PYTHON.get(name, name))), name
 
 
 @pytest.mark.parametrize(

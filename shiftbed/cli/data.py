@@ -166,11 +166,11 @@ def look(
     out: Annotated[Path | None, typer.Option(help="The PNG file to write.")] = None,
 ) -> None:
     """A contact sheet of a dataset: domains by classes, as a PNG."""
-    from shiftbed.data import card, load
-    from shiftbed.data.look import contact_sheet
+    from shiftbed.data import card
+    from shiftbed.data.look import look as run
 
+    print(run(dataset, out))
     name = card(dataset).name
-    print(contact_sheet(load(name), out or Path(f"{name}.png")))
     next_command(f"shiftbed train {word(name)} ERM --test {word(next(iter(card(name).domains)))}")
 
 

@@ -261,20 +261,10 @@ def status(
     From any machine that sees the folder, with the time left.
     """
     from shiftbed.sweeps.blind import is_sealed
-    from shiftbed.sweeps.records import no_finished_job, outcomes, sweep_status
+    from shiftbed.sweeps.records import status as run
     from shiftbed.training.store import LocalStore
 
-    if folder.is_file():
-        raise no_finished_job(folder)
-    store = LocalStore(folder)
-    now = sweep_status(store)
-    if not now.plan and outcomes(store):
-        raise ShiftbedError(
-            f"{folder} has finished jobs and no plan of which others belong to them, as an import has; "
-            f"`shiftbed tables {word(folder)}` shows them."
-        )
-    if not now.plan:
-        raise ShiftbedError(f"There is no sweep in {folder}; `shiftbed sweep ... --out {word(folder)}` starts one.")
+    now = run(folder)
     while watch and not as_json and now.unfinished:
         if console.is_terminal:
             console.clear()
@@ -283,10 +273,11 @@ def status(
             time.sleep(WATCH_SECONDS)
         except KeyboardInterrupt:
             raise typer.Exit from None
-        now = sweep_status(store)
+        now = run(folder)
     if as_json:
         numbers = {"seconds_left": now.seconds_left, "jobs_per_second": now.jobs_per_second}
-        print(json.dumps({"states": now.states, "failures": now.failures, **numbers, "sealed": is_sealed(store)}))
+        sealed = is_sealed(LocalStore(folder))
+        print(json.dumps({"states": now.states, "failures": now.failures, **numbers, "sealed": sealed}))
         return
     _show_status(now)
     if now.unfinished < len(now.plan):

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from shiftbed.data.dataset import Domain, MultiDomainDataset
+from shiftbed.data.load import load
 from shiftbed.errors import DataError
 
 MOST_CLASSES = 12
@@ -15,6 +16,23 @@ THUMBNAIL = 90  # pixels of the longer side
 CELL = 102
 DOTS_PER_INCH = 120
 LETTERS_PER_INCH, LETTERS_PER_CELL = 12, 15
+
+
+def look(dataset: str, out: str | Path | None = None) -> Path:
+    """Draws a contact sheet of a dataset by name: domains by classes.
+
+    Args:
+        dataset: The dataset's name.
+        out: The PNG file; by default one of its name, here.
+
+    Returns:
+        The file.
+
+    Raises:
+        DataError: It cannot be a PNG file, or the dataset is not here or not one of images.
+    """
+    found = load(dataset)
+    return contact_sheet(found, Path(out or f"{found.card.name}.png"))
 
 
 def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:

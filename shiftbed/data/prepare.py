@@ -44,8 +44,8 @@ class Prepared:
 
 
 def prepare(
-    name: str,
-    source: Path | None = None,
+    name: str | Path,
+    source: str | Path | None = None,
     *,
     rename: str | None = None,
     short_side: int | None = None,
@@ -70,6 +70,7 @@ def prepare(
     """
     if short_side is not None and short_side < 2:
         raise DataError(f"Images cannot be reduced to a short side of {short_side}; 2 pixels are the least.")
+    name, given = str(name), Path(source) if source else None
     with full_disk_as_sentence(data_root()):
         try:
             entry = DATASETS[name]
@@ -80,7 +81,7 @@ def prepare(
                 raise unknown_dataset(name) from None
             made = _prepare_own(Path(name), rename, short_side, size_class, skip_corrupt, on_progress)
         else:
-            made = _prepare_known(entry, source, short_side, skip_corrupt, on_progress)
+            made = _prepare_known(entry, given, short_side, skip_corrupt, on_progress)
     forget()
     return made
 

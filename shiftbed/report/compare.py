@@ -70,7 +70,7 @@ def compare(one: str, two: str) -> Comparison:
     """Two things of one kind, to see in what they differ.
 
     Args:
-        one: A job's folder, a sweep's folder, or the name of a recipe.
+        one: A job's folder, a sweep's folder, or a recipe (its name, or a file of one's own).
         two: The same kind of thing.
 
     Raises:

@@ -330,6 +330,29 @@ class Status:
         return sum(1 for value in self.states.values() if value == state)
 
 
+def status(folder: str | Path) -> Status:
+    """Where the jobs of a sweep stand, from any machine that sees its folder.
+
+    Args:
+        folder: The sweep's folder.
+
+    Raises:
+        StoreError: There is no sweep in the folder, or no plan of one.
+    """
+    if Path(folder).is_file():
+        raise no_finished_job(folder)
+    store = LocalStore(Path(folder))
+    now, where = sweep_status(store), quote(str(folder))
+    if not now.plan and outcomes(store):
+        raise StoreError(
+            f"{folder} has finished jobs and no plan of which others belong to them, as an import has; "
+            f"`shiftbed tables {where}` shows them."
+        )
+    if not now.plan:
+        raise StoreError(f"There is no sweep in {folder}; `shiftbed sweep ... --out {where}` starts one.")
+    return now
+
+
 def sweep_status(store: Store) -> Status:
     """Looks at a store from any machine; at leases until every holder has shown a sign of life, for a few seconds."""
     plan, ended = planned(store), outcomes(store)
