@@ -278,6 +278,30 @@ def test_own_images_from_a_folder_to_a_trained_model(shiftbed, tmp_path, monkeyp
     assert "is not prepared" in shiftbed("train", "./mine", "ERM", "--test", "a")[2]
 
 
+def test_a_dataset_is_packed_under_the_root_that_is_named(shiftbed, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    for place in (f"mine/{site}/{label}/{i}.png" for site in "ab" for label in "xy" for i in range(2)):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16, 16, 3), len(place), np.uint8)).save(tmp_path / place)
+    (tmp_path / "mine" / "a" / "x" / "2.png").write_bytes(b"no image")
+    made = json.loads(shiftbed("prepare", "mine", "--root", "else where", "--skip-corrupt", "--json").out)
+    assert made["pack"] == str(tmp_path / "else where" / "packs" / "mine") and not (tmp_path / "data").exists()
+    assert made["card"]["domains"] == {"a": 4, "b": 4} and len(made["duplicates"]) == 1
+    assert [bad["path"] for bad in made["left_out"]] == ["mine/a/x/2.png"]
+    out = shiftbed("prepare", "mine", "--root", "else where", "--skip-corrupt").out
+    assert f"`export SHIFTBED_DATA='{tmp_path / 'else where'}'`" in " ".join(out.split())
+
+
+def test_what_moves_sweeps_answers_machines(shiftbed, tmp_path):
+    made_folder(tmp_path / "mine", plan(Request("ColoredDigits", "ERM", draws=2)), lambda *_: 0.5)
+    jobs = json.loads(shiftbed("compact", "mine", "--json").out)["jobs"]
+    assert json.loads(shiftbed("bundle", "mine", "--json").out) == {"jobs": jobs, "file": "mine.zip"}
+    merged = json.loads(shiftbed("merge", "mine.zip", "--out", "both", "--json").out)
+    assert merged == {"jobs": jobs, "new": jobs, "differing": []}
+    assert json.loads(shiftbed("export-domainbed", "mine", "--out", "theirs", "--json").out)["jobs"] == jobs
+    assert json.loads(shiftbed("import-domainbed", "theirs", "--out", "back", "--json").out)["jobs"] == jobs
+
+
 def test_doctor_shows_where_things_are(shiftbed, tmp_path, monkeypatch):
     monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
     code, out, _ = shiftbed("doctor")

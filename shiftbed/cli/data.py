@@ -1,6 +1,7 @@
 """Commands about data, algorithms and recipes: what there is."""
 
 import json
+import os
 import warnings
 from pathlib import Path
 from shlex import quote
@@ -56,6 +57,8 @@ def prepare(
     size: Annotated[int | None, typer.Option(min=2, help="Reduce images to this short side.")] = None,
     size_class: Annotated[str | None, typer.Option(help="small or large: which hyperparameters apply.")] = None,
     skip_corrupt: SkipCorrupt = False,
+    root: Annotated[Path | None, typer.Option(help="The data root, instead of what SHIFTBED_DATA names.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Checks and packs a dataset, known or your own.
 
@@ -63,8 +66,11 @@ def prepare(
     """
     from shiftbed.data.pack import REFUSED
     from shiftbed.data.prepare import prepare as run_prepare
-    from shiftbed.data.roots import pack_folder
+    from shiftbed.data.roots import VARIABLE, pack_folder
     from shiftbed.report.live import work_bar
+
+    if root is not None:
+        os.environ[VARIABLE] = str(root.expanduser().resolve())
 
     def run() -> Any:
         with work_bar(console) as on_progress, warnings.catch_warnings(record=True) as notes:
@@ -78,11 +84,17 @@ def prepare(
                 skip_corrupt=skip_corrupt,
                 on_progress=on_progress,
             )
-        for note in notes:
+        for note in [] if as_json else notes:
             say(str(note.message))
         return made
 
     made = stoppable(run, "the same command")
+    if as_json:
+        left_out = [{"path": str(bad.path), "why": bad.why} for bad in made.left_out]
+        duplicates = [[str(one.path) for one in same] for same in made.duplicates]
+        found = {"card": made.card.model_dump(), "pack": str(pack_folder(made.card.name))}
+        print(json.dumps({**found, "left_out": left_out, "duplicates": duplicates}))
+        return
     counts = ", ".join(f"{domain} {count:,}" for domain, count in made.card.domains.items())
     own = made.card.ran_on == "own"
     summary = f"{sum(made.card.domains.values()):,} {made.card.summary}" if own else made.card.summary
@@ -101,6 +113,8 @@ def prepare(
         say(words)
     name, domain = quote(made.card.name), quote(next(iter(made.card.domains)))
     several = len(made.card.domains) > 1
+    if root is not None:
+        say(f"Other commands find it with `export {VARIABLE}={word(os.environ[VARIABLE])}`.")
     next_command(f"shiftbed look {name}", *([f"shiftbed train {name} ERM --test {domain}"] if several else []))
 
 
