@@ -278,6 +278,22 @@ def test_own_images_from_a_folder_to_a_trained_model(shiftbed, tmp_path, monkeyp
     assert "is not prepared" in shiftbed("train", "./mine", "ERM", "--test", "a")[2]
 
 
+@pytest.mark.parametrize(
+    ("dataset", "test", "has_auroc"), [("ColoredDigits", "-90%", True), ("RotatedDigits", "0", False)]
+)
+def test_a_trained_model_shows_how_its_errors_are_spread(shiftbed, dataset, test, has_auroc):
+    out = shiftbed("train", dataset, "ERM", f"--test={test}", "--steps", "2").out
+    spread = out.partition("How the errors are spread")[2]
+    heads = " ".join(spread.split("┡")[0].replace("┃", " ").split())
+    assert all(word in heads for word in ("balanced", "worst class", "macro-F1", "calibration"))
+    assert ("AUROC" in heads) == has_auroc
+    (record,) = json.loads(shiftbed("train", dataset, "ERM", f"--test={test}", "--steps", "2", "--json").out)["records"]
+    for name, result in record["splits"].items():
+        numbers = next(line for line in spread.splitlines() if f" {name} " in line).split("│")[2:-1]
+        shown = ["balanced_accuracy", "worst_class", "macro_f1", *(["auroc"] * has_auroc), "calibration_error"]
+        assert [cell.strip() for cell in numbers] == [f"{100 * result[one]:.1f}" for one in shown]
+
+
 def test_a_dataset_is_packed_under_the_root_that_is_named(shiftbed, tmp_path, monkeypatch):
     monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
     for place in (f"mine/{site}/{label}/{i}.png" for site in "ab" for label in "xy" for i in range(2)):

@@ -137,7 +137,7 @@ def _show(job: "JobRecords", out: Path, recipe: str, files: str) -> None:
         last = "with its last good records" if job.rows else "before its first evaluation"
         say(f"The loss became infinite or not a number at step {job.step}: the job ended as diverged, {last}.")
     if job.rows:
-        console.print(show.job_table(job))
+        console.print(show.job_table(job), show.spread_table(job))
     folder = out / "jobs" / job.id
     kept = bool([*folder.glob("weights*")])
     what = "Records and weights" if kept else "Records (the weights were not kept)"

@@ -120,6 +120,26 @@ def job_table(job: "JobRecords") -> Table:
     return table
 
 
+SPREAD = {
+    "balanced_accuracy": "balanced %",
+    "worst_class": "worst class %",
+    "macro_f1": "macro-F1 %",
+    "auroc": "AUROC %",
+    "calibration_error": "calibration error %",
+}
+
+
+def spread_table(job: "JobRecords") -> Table:
+    """How the errors of a job's last record are spread over the classes, and how far its confidence is off."""
+    results = job.rows[-1]["splits"]
+    shown = [name for name in SPREAD if all(name in result for result in results.values())]  # AUROC is of two classes
+    table = Table("split", *(SPREAD[name] for name in shown), title="How the errors are spread")
+    for split in job.description["splits"]:
+        if result := results.get(split["name"]):
+            table.add_row(escape(split["name"]), *(f"{100 * result[name]:.1f}" for name in shown))
+    return table
+
+
 def state_table(jobs: Iterable[tuple[Kind, str]], most: int | None = None) -> Table:
     """How many jobs are done, running, failed or left, by dataset and algorithm.
 
