@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from shiftbed.errors import ShiftbedError, UnknownNameError
 
@@ -24,6 +24,8 @@ class Registry(Generic[Entry]):
         room: The module or package whose modules register entries.
     """
 
+    modules: ClassVar[set[str]] = set()  # whose classes and functions are registered, in any registry
+
     def __init__(self, noun: str, room: str) -> None:
         self.noun = noun
         self.room = room
@@ -33,6 +35,7 @@ class Registry(Generic[Entry]):
     def add(self, name: str, entry: Entry) -> None:
         """Registers an entry; registering a name again replaces it (a user's file may be loaded twice)."""
         self._entries[name] = entry
+        Registry.modules.add(getattr(entry, "__module__", ""))
 
     def named(self, name: str) -> Callable[[Entry], Entry]:
         """Decorator form of `add`."""

@@ -199,5 +199,6 @@ def load_code(path: Path) -> None:
         raise
     except Exception as error:
         raise AlgorithmError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    if not any(ALGORITHMS[known].cls.__module__ == name for known in ALGORITHMS):
+    is_of_algorithms = any(ALGORITHMS[known].cls.__module__ == name for known in ALGORITHMS)
+    if not is_of_algorithms and name not in Registry.modules:  # which may be trackers alone
         raise AlgorithmError(f"{path} registers no algorithm; write @register() before your class.")

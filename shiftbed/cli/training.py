@@ -81,7 +81,9 @@ def train(
     device: Device = None,
     precision: Precision = None,
     keep: Keep = "final",
-    track: Annotated[str | None, typer.Option(help="Watch the run with a tracker: tensorboard.")] = None,
+    track: Annotated[
+        str | None, typer.Option(help="Watch the run with a tracker: tensorboard, wandb or mlflow.")
+    ] = None,
     deterministic: Deterministic = False,
     code: Code = None,
     as_json: AsJson = False,

@@ -1,6 +1,8 @@
 """Trackers: where the numbers of a run can be watched beside its records. One small interface for all of them."""
 
 import importlib
+import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,10 +31,7 @@ class TensorBoard:
     """Event files for TensorBoard, in a folder of the run named after the job."""
 
     def __init__(self, folder: Path, job_id: str) -> None:
-        try:
-            module = importlib.import_module("torch.utils.tensorboard")
-        except ImportError as error:
-            raise ShiftbedError("Tracking with TensorBoard needs `pip install tensorboard`.") from error
+        module = _imported("torch.utils.tensorboard", "tensorboard")
         self._writer = module.SummaryWriter(str(folder / "tensorboard" / job_id))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -43,6 +42,49 @@ class TensorBoard:
     def close(self) -> None:
         """Writes what is left."""
         self._writer.close()
+
+
+@TRACKERS.named("wandb")
+class WeightsAndBiases:
+    """A run of Weights & Biases with the job's id; `WANDB_PROJECT` and `WANDB_MODE` say where it goes."""
+
+    def __init__(self, folder: Path, job_id: str) -> None:
+        project = os.environ.get("WANDB_PROJECT", "shiftbed")
+        self._run = _imported("wandb").init(project=project, id=job_id, name=job_id, resume="allow", dir=str(folder))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Takes the numbers of a step."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Waits until all is sent."""
+        self._run.finish()
+
+
+@TRACKERS.named("mlflow")
+class MLflow:
+    """A run of MLflow named after the job; `MLFLOW_TRACKING_URI` and `MLFLOW_EXPERIMENT_NAME` say where it goes."""
+
+    def __init__(self, folder: Path, job_id: str) -> None:
+        self._mlflow = _imported("mlflow")
+        self._mlflow.start_run(run_name=job_id)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Takes the numbers of a step; MLflow has no names with a % or + in them."""
+        named = {re.sub(r"[^\w./: -]", "_", name): value for name, value in values.items()}
+        self._mlflow.log_metrics(named, step=step)
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._mlflow.end_run()
+
+
+def _imported(module: str, package: str = "") -> Any:
+    package = package or module
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ShiftbedError(f"Tracking with {package} needs `pip install {package}`.") from error
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -1,7 +1,9 @@
 """Models that load: the same answers as the records say, from arrays, pictures and files."""
 
 import copy
+import sys
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -316,6 +318,43 @@ def test_a_tracker_is_told_every_evaluation(tmp_path):
     assert told[1:-1] == [(row["step"], row["splits"]["-90%/in"]["accuracy"]) for row in job.rows]
     with pytest.raises(shiftbed.ShiftbedError, match=r"no tracker 'tensorbord'\. Did you mean tensorboard"):
         shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path / "no", steps=1, track="tensorbord")
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"), [("tensorboard", "torch.utils.tensorboard"), ("wandb",) * 2, ("mlflow",) * 2]
+)
+def test_a_tracker_that_is_not_installed_says_so(tmp_path, monkeypatch, name, needs):
+    monkeypatch.setitem(sys.modules, needs, None)
+    with pytest.raises(shiftbed.ShiftbedError, match=f"Tracking with {name} needs `pip install {name}`"):
+        shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path, steps=1, track=name)
+
+
+def test_a_file_may_have_a_tracker_alone(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from shiftbed.training.trackers import TRACKERS\n\n\n@TRACKERS.named('mine')\nclass Mine:\n"
+        "    def __init__(self, folder, job_id):\n        self.file = folder / 'told'\n\n"
+        "    def log(self, step, values):\n        self.file.write_text(str(step))\n\n"
+        "    def close(self):\n        pass\n"
+    )
+    shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path, steps=3, track="mine", code=tmp_path / "mine.py")
+    assert (tmp_path / "told").read_text() == "3"
+
+
+def test_wandb_and_mlflow_are_told_under_names_they_have(tmp_path, monkeypatch):
+    run, mlflow = Mock(), Mock()
+    wandb = Mock(init=Mock(return_value=run))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    values = {"accuracy/-90%/in": 0.5}
+    for name in ("wandb", "mlflow"):
+        tracker = TRACKERS[name](tmp_path, "an-id")
+        tracker.log(7, values)
+        tracker.close()
+    assert wandb.init.call_args.kwargs["id"] == "an-id" and run.finish.called
+    run.log.assert_called_once_with(values, step=7)
+    mlflow.start_run.assert_called_once_with(run_name="an-id")
+    mlflow.log_metrics.assert_called_once_with({"accuracy/-90_/in": 0.5}, step=7)
+    assert mlflow.end_run.called
 
 
 def test_tensorboard_writes_its_files(tmp_path):
