@@ -157,6 +157,8 @@ def test_lists_fit_eighty_columns_and_end_with_the_next_command(shiftbed, comman
     ("words", "known"),
     [
         (("datasets", "PACS"), ["photo 1,670", "&confirm=t"]),
+        (("datasets", "SVIRO"), ["aclass ?", "Next: shiftbed prepare SVIRO"]),
+        (("datasets", "ColoredDigits"), ["+90% 599", "Next: shiftbed look ColoredDigits"]),
         (("algorithms", "IRM"), ["Departures from the paper", "domain labels", "irm_lambda", "100.0; 10^U(-1, 5)"]),
         (("algorithms", "swad(coral)"), ["SWAD(CORAL)", "last-step", "swad_n_converge", "mmd_gamma"]),
         (("recipes", "domainbed"), ["resnet50", "frozen-statistics", "evaluate first", "4,000"]),

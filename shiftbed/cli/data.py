@@ -43,7 +43,8 @@ def datasets(
         print(json.dumps([one.model_dump() for one in cards]))
     elif name:
         console.print(show.card_table(cards[0]))
-        next_command(f"shiftbed look {word(cards[0].name)}")
+        is_here = cards[0].ran_on == "built in" or cards[0].name in prepared_names()
+        next_command(f"shiftbed {'look' if is_here else 'prepare'} {word(cards[0].name)}")
     else:
         console.print(show.dataset_table(cards))
         next_command(f"shiftbed datasets {word(cards[0].name)}", "shiftbed look EmojiStyles")

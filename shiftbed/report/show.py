@@ -39,8 +39,9 @@ def _in_words(value: Any) -> str:
 
 
 def card_table(card: Card) -> Table:
-    """All that a card says."""
-    return facts_table(card.model_dump(exclude_defaults=True))
+    """All that a card says; a domain whose images nobody counted has none on it."""
+    counted = {domain: count or "?" for domain, count in card.domains.items()}
+    return facts_table(card.model_dump(exclude_defaults=True) | {"domains": counted})
 
 
 def algorithm_card(name: str) -> Table:
