@@ -528,6 +528,15 @@ def test_missing_pairs_are_named_with_the_protocol_that_runs_them():
     assert table.why_empty("ERM", AVERAGE).startswith("not run: ")
 
 
+def test_pairs_that_nobody_asked_for_are_not_to_be_had_by_the_same_command_alone():
+    jobs = full_sweep()
+    for job in jobs:
+        job.description["recipe"] |= {"name": "mine"}
+    text = " ".join(as_text(table_of(jobs, "domain-cross-validation")).split())
+    assert "36 needed jobs have not finished" in text
+    assert text.count("run the same command again with --selection domain-cross-validation.") == 1
+
+
 def test_draws_that_lack_a_pair_are_not_counted_nor_their_trial_where_another_is_whole():
     jobs = full_sweep()
     pairs = pairs_of(jobs, lambda job: 0.5)

@@ -94,7 +94,7 @@ def compare(benchmark: Benchmark, part: SweepPart, table: Table) -> Grid:
     title = f"{benchmark.name}, {part.name}: {table.title}"
     spread = DESIGNS[part.search.design].spread
     caption = f"{table.selection.name}: ours (n = {usual_n(shown)}) and the paper's, mean ± {spread}"
-    left = [f"{words}: run the benchmark again." for words, command in table.unfinished() if command]
+    left = [f"{words}: run the benchmark again." for words, _, command in table.unfinished() if command]
     return beside(benchmark, part, title, caption, shown, differs, spread, [*table.notes(), *left])
 
 

@@ -132,7 +132,7 @@ def next_steps(
     steps: list[tuple[str, str | None]] = [
         (with_file(f"{table.dataset}: {words}; this runs them.", table.names.values()), command)
         for table in tables
-        for words, command in table.unfinished()
+        for words, _, command in table.unfinished()
     ]
     if status.failures:
         failed = count(len(status.failures), "job")

@@ -285,8 +285,7 @@ class Table:
         if self.selection.needs_other_datasets and self.is_empty:
             notes.append("The selection needs the same draws on another dataset, in the same folder.")
         notes += self._fairness()
-        again = "run them there and import again" if was_imported(self.about) else "run the same command again"
-        notes += [f"{words}: {again}." for words, command in self.unfinished() if command is None]
+        notes += [f"{words}: {again}." for words, again, command in self.unfinished() if command is None]
         if any(self.leaks.values()):
             labels = " and ".join(self.selection.needs)
             notes.append(f"{LEAK_MARK} Leaks: the selection uses {labels}, without which these learn.")
@@ -328,14 +327,18 @@ class Table:
                 "have can be chosen."
             )
 
-    def unfinished(self) -> list[tuple[str, str | None]]:
-        """What is missing, in words, with the command that runs it where it is known."""
+    def unfinished(self) -> list[tuple[str, str, str | None]]:
+        """What is missing, in words, with what to do about it, and the command that runs it where it is known."""
         found = []
-        for jobs, what in ((self.missing, "planned"), (self.needed, "needed")):
+        again = "run the same command again"
+        asking = f"{again} with --selection {self.selection.name}"  # nobody has asked for them yet
+        for jobs, what, do in ((self.missing, "planned", again), (self.needed, "needed", asking)):
             if jobs:
                 count = f"1 {what} job has" if len(jobs) == 1 else f"{len(jobs)} {what} jobs have"
                 words = f"{count} not finished ({named_jobs(jobs)})"
-                found.append((words, sweep_command(self.about, jobs, self.folder, self.design, self.selection.name)))
+                do = "run them there and import again" if was_imported(self.about) else do
+                command = sweep_command(self.about, jobs, self.folder, self.design, self.selection.name)
+                found.append((words, do, command))
         return found
 
     def grid(self) -> Grid:
@@ -357,7 +360,7 @@ class Table:
             columns=[self.heading(column) for column in columns],
             rows=[(self.row_name(name), [entries[c][i] for c in columns]) for i, name in enumerate(self.algorithms)],
             notes=[*([unequal] if len(set(counts)) > 1 else []), *self.notes()],
-            commands=[(f"{words}; to run them:", command) for words, command in self.unfinished() if command],
+            commands=[(f"{words}; to run them:", command) for words, _, command in self.unfinished() if command],
             data=as_rows([self]),
         )
 
