@@ -65,6 +65,19 @@ def test_an_empty_folder_names_the_command_that_fills_it(name, tmp_path):
         shiftbed.figure(name, tmp_path, tmp_path / "figure.pdf")
 
 
+def test_a_folder_that_a_measurement_wrote_is_a_folder_of_results(tmp_path):
+    measured(tmp_path)
+    cells = (Cell("a", "b", "mmd", (ESTIMATE,)),)
+    (tmp_path / "shift" / "mine-matrix.json").write_text(json.dumps(ShiftMatrix(("a", "b"), cells).as_json()))
+    for name in ("shift-plane", "shift-matrix"):
+        there = shiftbed.figure(name, tmp_path, tmp_path / "there.pdf").read_bytes()
+        assert shiftbed.figure(name, tmp_path / "shift", tmp_path / "itself.pdf").read_bytes() == there
+    rows = [{"method": "doc", "mae": 1.0, "100 images": 1.0, "without a": 0.1}]
+    (tmp_path / "judged").mkdir()
+    (tmp_path / "judged" / "changes.json").write_text(json.dumps(rows))
+    assert shiftbed.figure("set-size", tmp_path / "judged", tmp_path / "sizes.pdf").exists()
+
+
 def test_unknown_figures_options_and_folders_are_refused(tmp_path):
     with pytest.raises(UnknownNameError, match="Did you mean leaderboard"):
         shiftbed.figure("leader", tmp_path, tmp_path / "figure.pdf")

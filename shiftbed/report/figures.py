@@ -11,7 +11,7 @@ from shiftbed.data import MultiDomainDataset, load
 from shiftbed.errors import DataError, ShiftbedError, StoreError
 from shiftbed.registry import Registry, did_you_mean
 from shiftbed.report import figures_drawn as drawn
-from shiftbed.shift.kept import MATRIX, SHIFT, shift_points
+from shiftbed.shift.kept import MATRIX, SHIFT, points_in
 from shiftbed.sweeps.records import no_finished_job
 from shiftbed.tables import Table, improvements
 from shiftbed.tables.table import BASELINE
@@ -72,8 +72,8 @@ def figure(name: str, folder: str | Path, out: str | Path, **options: Any) -> Pa
 
     Args:
         name: The figure's name (see `shiftbed figures`).
-        folder: A sweep's folder, with `shift`, `accuracy` and `audit` below it where the figure needs them; for figures
-            of a dataset alone, any folder.
+        folder: A sweep's folder, with `shift`, `accuracy` and `audit` below it where the figure needs them, or one that
+            `shiftbed shift` or `shiftbed accuracy` wrote; for figures of a dataset alone, any folder.
         out: A PDF, SVG or PNG file.
         options: Which of several things to show: the fields of `Asked` that the figure reads.
 
@@ -105,7 +105,7 @@ def _plane(asked: Asked, path: Path) -> Path:
     """Diversity and correlation shift of the measured datasets, among the published ones."""
     from shiftbed.shift.pictures import plane
 
-    points = shift_points(asked.folder)
+    points = points_in(_place(asked, SHIFT))
     if not points:
         raise _lacking(
             asked, SHIFT, "shift was measured", f"shiftbed shift DATASET --out {quote(str(asked.folder / SHIFT))}"
@@ -137,7 +137,7 @@ def _shift_matrix(asked: Asked, path: Path) -> Path:
     from shiftbed.shift.matrix import ShiftMatrix
     from shiftbed.shift.pictures import heat_map
 
-    files = sorted((asked.folder / SHIFT).glob(f"{asked.dataset or '*'}{MATRIX}"))
+    files = sorted(_place(asked, SHIFT).glob(f"{asked.dataset or '*'}{MATRIX}"))
     if not files:
         name = asked.dataset or "DATASET"
         command = f"shiftbed shift {name} --matrix --out {quote(str(asked.folder / SHIFT))}"
@@ -276,7 +276,7 @@ def _sizes(asked: Asked, path: Path) -> Path:
 def _changes(asked: Asked, path: Path, word: str) -> Path:
     from shiftbed.accuracy.pictures import changes
 
-    file = asked.folder / ACCURACY / "changes.json"
+    file = _place(asked, ACCURACY) / "changes.json"
     if not file.exists():
         command = f"shiftbed accuracy RUNS --changes --out {quote(str(asked.folder / ACCURACY))}"
         raise _lacking(asked, ACCURACY, "sets were reduced", command)
@@ -291,7 +291,7 @@ def _changes(asked: Asked, path: Path, word: str) -> Path:
 def _scores(asked: Asked) -> Any:
     from shiftbed.accuracy.studies import Scores
 
-    file = asked.folder / ACCURACY / "scores.json"
+    file = _place(asked, ACCURACY) / "scores.json"
     if not file.exists():
         command = f"shiftbed accuracy RUNS --out {quote(str(asked.folder / ACCURACY))}"
         raise _lacking(asked, ACCURACY, "methods were judged", command)
@@ -329,6 +329,11 @@ def _dataset(asked: Asked) -> MultiDomainDataset:
     if first is None:
         raise StoreError(f"There is no finished job in {asked.folder}; name a dataset with --dataset.")
     return load(first.description["dataset"])
+
+
+def _place(asked: Asked, below: str) -> Path:
+    """Where results of a kind lie: below a sweep's folder, or in the folder that was named, as the verb's --out was."""
+    return asked.folder / below if (asked.folder / below).is_dir() else asked.folder
 
 
 def _lacking(asked: Asked, below: str, what: str, command: str) -> StoreError:

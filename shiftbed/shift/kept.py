@@ -61,8 +61,13 @@ class Kept:
 
 def shift_points(folder: str | Path) -> Points:
     """By dataset, the diversity and correlation shift that were measured beside a sweep's records."""
+    return points_in(Path(folder) / SHIFT)
+
+
+def points_in(folder: Path) -> Points:
+    """By dataset, the diversity and correlation shift in a folder that `shiftbed shift` wrote."""
     found = {}
-    for path in sorted((Path(folder) / SHIFT).glob("*.json")):
+    for path in sorted(folder.glob("*.json")):
         if not path.name.endswith(MATRIX):
             read = read_json(path)
             if "diversity" in read:
