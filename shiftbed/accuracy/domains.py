@@ -15,7 +15,7 @@ from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
 from shiftbed.data.examples import walk_images
 from shiftbed.data.images import decode_image, readable
-from shiftbed.errors import DataError, ShiftbedError
+from shiftbed.errors import DataError, ShiftbedError, UnknownNameError
 from shiftbed.hashing import digest
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of
@@ -250,9 +250,10 @@ def target(where: str, classes: Sequence[str], skip_corrupt: bool = False) -> Do
     if folder.suffix and not folder.exists() and "/" not in where:
         raise DataError(f"There is no folder {where}.")
     try:
-        found = list(of_dataset(where, classes))
-    except ShiftbedError as error:
+        _named(where)
+    except UnknownNameError as error:
         raise type(error)(f"{where} is no folder of images, and no DATASET/DOMAIN either: {error}") from error
+    found = list(of_dataset(where, classes))
     if len(found) > 1:
         names = ", ".join(domain.name for domain in found[:5])
         raise DataError(f"{where} has {len(found)} domains ({names}, …); name one of them as {where}/{found[0].name}.")
