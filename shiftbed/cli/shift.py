@@ -159,7 +159,8 @@ def shift(
     sides = "".join(
         f" --{name} {word(value)}" for name, value in (("train", train), ("test", test), ("on", on)) if value
     )
-    next_command(f"{again} --matrix", *([] if measures else [f"{again}{sides} --measures all"]))
+    beside = f" --on {word(on)}" if on else ""  # which is a domain of the matrix too, maybe its second
+    next_command(f"{again}{beside} --matrix", *([] if measures else [f"{again}{sides} --measures all"]))
 
 
 def _opened(dataset: str, on: Path | None, as_json: bool) -> "MultiDomainDataset":

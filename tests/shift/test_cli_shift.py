@@ -160,6 +160,8 @@ def test_a_folder_that_lacks_classes_says_so_and_its_unlabelled_neighbour_stays_
     assert "'day' has the classes cat, dog and 'night' the class cat" in said and "±0.0" in said
     assert f"Next: shiftbed shift mine --on '{tmp_path / 'new site'}'" in said
     assert (tmp_path / "mine-ni.png").exists()
+    few = [str(tmp_path / "mine"), "--on", str(tmp_path / "new site"), "--measures", "mmd", "--out", str(tmp_path)]
+    assert f"--on '{tmp_path / 'new site'}' --matrix" in call(*few), "of one site there is no matrix without the folder"
 
 
 def test_the_network_that_is_named_learns_for_every_measure(tmp_path, monkeypatch):
