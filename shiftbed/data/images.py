@@ -82,8 +82,7 @@ def decode_image(opened: Image.Image) -> Image.Image:
     Raises:
         Exception: Its file is damaged; which error that is, is Pillow's choice.
     """
-    # PNG and PGM hold no whole numbers but of 16 bits, whatever mode a version of Pillow opens them in.
-    sixteen_bits = opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in ("PNG", "PPM"))
+    sixteen_bits = _has_16_bits(opened)
     image = ImageOps.exif_transpose(opened)  # first: what changes the mode may lose the orientation
     if image.mode.startswith("I") or image.mode == "F":
         image = _eight_bits(image, sixteen_bits)
@@ -93,6 +92,20 @@ def decode_image(opened: Image.Image) -> Image.Image:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return image.convert("RGB")
+
+
+def brightest_of_16_bits(path: Path) -> int | None:
+    """The greatest value in an image of 16 bits; None of others, and of what cannot be read."""
+    try:
+        with Image.open(path) as opened:
+            return int(np.asarray(opened).max()) if _has_16_bits(opened) else None
+    except Exception:
+        return None
+
+
+def _has_16_bits(opened: Image.Image) -> bool:
+    # PNG and PGM hold no whole numbers but of 16 bits, whatever mode a version of Pillow opens them in.
+    return opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in ("PNG", "PPM"))
 
 
 def _eight_bits(image: Image.Image, sixteen_bits: bool) -> Image.Image:

@@ -16,7 +16,7 @@ from shiftbed.data.arrays import check_counts, write_arrays
 from shiftbed.data.dataset import DATASETS, Card, DatasetEntry, MultiDomainDataset
 from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
-from shiftbed.data.images import Refused, image_size
+from shiftbed.data.images import Refused, brightest_of_16_bits, image_size
 from shiftbed.data.load import forget, unknown_dataset
 from shiftbed.data.pack import read_card, read_refused, write_pack
 from shiftbed.data.roots import UNFINISHED, data_root, pack_folder, prepared_names
@@ -26,6 +26,7 @@ from shiftbed.hashing import digest
 
 MANIFESTS = (".csv", ".jsonl", ".ndjson", ".parquet")
 SMALL_PIXELS = 32
+LOOKED_AT = 32  # images of each domain
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def _prepare_own(
         raise DataError(f"There is no size class '{size_class}'; choose small or large.")
     _note_missing_classes(listing)
     _note_spellings(listing)
+    _note_twelve_bits(listing)
     if any(one.split for one in listing.examples):
         warnings.warn(
             "The column 'split' only tells equal files of two parts apart; what trains and what is tested, the "
@@ -173,6 +175,21 @@ def _note_spellings(listing: Listing) -> None:
             warnings.warn(
                 f"{kind} {named} differ in upper and lower case only, and are taken for different ones; give them one "
                 "name if they are the same.",
+                stacklevel=4,
+            )
+
+
+def _note_twelve_bits(listing: Listing) -> None:
+    """Warns of 16-bit images that hold 12 bits, as scanners write them: scaled to 8 bits they are nearly black."""
+    for domain in listing.domains:
+        paths = [one.path for one in listing.examples if one.domain == domain]
+        some = paths[:: -(-len(paths) // LOOKED_AT)]
+        dark = [(path, most) for path in some if (most := brightest_of_16_bits(path)) is not None and most < 2**12]
+        if dark:
+            path, most = dark[0]
+            warnings.warn(
+                f"16-bit images of '{domain}' are nearly black, such as {path}, whose greatest value is {most:,} of "
+                "65,535; scale what they hold to all 16 bits, or to 8.",
                 stacklevel=4,
             )
 

@@ -335,6 +335,16 @@ def test_pictures_of_kinds_that_are_not_read_are_not_dropped_without_a_word(fold
         prepare(str(folder))
 
 
+def test_scans_of_12_bits_in_16_are_said_to_be_nearly_black(folder, root):
+    for name, most in (("whole", 65535), ("scan", 4095)):
+        pixels = np.linspace(0, most, 64).astype(np.uint16).reshape(8, 8)
+        Image.fromarray(pixels).save(folder / "größe" / "cat" / f"{name}.tif")
+    with pytest.warns(
+        UserWarning, match=r"16-bit images of 'größe' are nearly black, .*scan\.tif, .* is 4,095 of"
+    ):
+        prepare(str(folder))
+
+
 def test_an_image_that_a_manifest_lists_twice_is_refused(folder, root):
     rows = [f"größe/cat/image {i}.png,cat,größe,{group}" for i, group in ((1, "a"), (3, "b"), (5, "a"), (3, "c"))]
     (folder / "list.csv").write_text("\n".join(["path,class,domain,group", *rows]), encoding="utf-8")
