@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shiftbed.accuracy import pictures, studies
-from shiftbed.accuracy.domains import Seen, corrupted, held_out, labelled_source, trained_on, unseen
+from shiftbed.accuracy.domains import Seen, corrupted, held_out, labelled_source, of_one_size, trained_on, unseen
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.summary import DIRECT
@@ -140,7 +140,11 @@ class Pool:
                 both = f"{', '.join(self.classes)}; {', '.join(model.classes)}"
                 raise DataError(f"The models in {folders[0]} and {folder} have other classes: {both}.")
         self._source = labelled_source(source, self.classes, seen) if source else _held_out_by_all(folders)
-        self._domains = self._labelled(on, seen) if on else corrupted(self._source, severities=severities)
+        if on:
+            self._domains = self._labelled(on, seen)
+        else:  # what differs in size is corrupted at the size of the network that sees most of it
+            finest = max(models, key=lambda model: model.about["input_shape"][1:])
+            self._domains = corrupted(of_one_size(self._source, finest), severities=severities)
         self._extract = [Extractor(model, LocalStore(folder)) for model, folder in zip(models, folders, strict=True)]
         self._predicted = _predictions(self._extract, [self._source, *self._domains], on_progress)
         self._on_progress = on_progress

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,10 +19,12 @@ from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.nearness import Surroundings
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.predict import predict_accuracy
+from shiftbed.accuracy.study import Pool
 from shiftbed.accuracy.sweep import models, summary
 from shiftbed.accuracy.unsure import least_sure
 from shiftbed.cli import app
 from shiftbed.data import load as load_dataset
+from shiftbed.data.prepare import prepare
 from shiftbed.errors import DataError, ShiftbedError
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import finished_jobs
@@ -373,3 +376,18 @@ def test_spreads_are_not_counted_as_intervals():
     assert (
         "1 of 2 intervals (meant to hold with 90%) and 1 of 1 spreads of the direct methods have the truth" in lines[3]
     )
+
+
+def test_a_study_of_models_of_images_that_differ_in_size(tmp_path, few_corruptions, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path / "data"))
+    random = np.random.default_rng(0)
+    for site, label, number in product("abc", ("x", "y"), range(12)):
+        path = tmp_path / "mine" / site / label / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (20 + 4 * (number % 2), 24, 3), np.uint8)).save(path)
+    prepare(str(tmp_path / "mine"))
+    for draw in range(2):
+        shiftbed.train("mine", "ERM", "c", tmp_path / "runs" / str(draw), draw=draw, steps=2, overrides={"batch_size": 8})
+    folders = [path.parent for path in (tmp_path / "runs").rglob("weights.safetensors")]
+    made = Pool(folders, (), None, "cpu", lambda *_: None, severities=(1,))
+    assert len(made._domains) == 10  # nine corruptions, and clean

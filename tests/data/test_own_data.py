@@ -339,9 +339,7 @@ def test_scans_of_12_bits_in_16_are_said_to_be_nearly_black(folder, root):
     for name, most in (("whole", 65535), ("scan", 4095)):
         pixels = np.linspace(0, most, 64).astype(np.uint16).reshape(8, 8)
         Image.fromarray(pixels).save(folder / "größe" / "cat" / f"{name}.tif")
-    with pytest.warns(
-        UserWarning, match=r"16-bit images of 'größe' are nearly black, .*scan\.tif, .* is 4,095 of"
-    ):
+    with pytest.warns(UserWarning, match=r"16-bit images of 'größe' are nearly black, .*scan\.tif, .* is 4,095 of"):
         prepare(str(folder))
 
 
