@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from scipy import stats
 
 from shiftbed.errors import UnknownNameError
@@ -257,6 +258,13 @@ def test_text_never_has_more_than_eighty_columns_and_loses_nothing(parts, corner
         blocks = sum(set(line) == {"─"} for line in lines)
         repeated = blocks * (corner.count(letter) + sum(name.count(letter) for name, _ in rows))
         assert letters.count(letter) == shown + repeated
+
+
+def test_names_in_wide_letters_stand_above_their_columns():
+    columns = ["カメラ5", "札幌市立病院放射線科", "site-a"]
+    rows = [(name, [Entry("50.0"), Entry("60.0"), Entry("70.0")]) for name in ("方法", "ERM")]
+    heading, *others = grid_text(Grid("title", "caption", "algorithm", columns, rows)).splitlines()[-4:]
+    assert {cell_len(line) for line in (heading, *others)} == {cell_len(heading)}
 
 
 def test_neither_signs_nor_equations_are_broken():

@@ -18,6 +18,7 @@ from shiftbed.errors import DataError, StoreError
 from shiftbed.selection import JobRecords, cross_validating
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.records import finished_jobs
+from shiftbed.tables.grids import padding
 from shiftbed.training.model import load
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore, write_json
@@ -167,7 +168,7 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
     """What was predicted and what is true, in lines of text, and how often intervals had it."""
     for row in rows:
         words = f"predicted {row['accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}), true {row['true']:.1%}"
-        yield f"{row['algorithm']:9} on {row['domain']:14} {words}"
+        yield f"{row['algorithm']:9} on {row['domain']}{padding(row['domain'], 14)} {words}"
     error = sum(abs(row["accuracy"] - row["true"]) for row in rows) / len(rows)
     held = []
     for level in sorted({row["level"] for row in rows}, key=lambda level: level is None):

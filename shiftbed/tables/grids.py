@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.cells import cell_len
+
 from shiftbed.errors import UnknownNameError
 from shiftbed.registry import did_you_mean
 
@@ -85,9 +87,9 @@ def grid_text(grid: Grid) -> str:
     around = {BEST: "*", SECOND: "_", None: ""}
     cells = [[f"{around[e.place]}{e.text}{around[e.place]}" for e in entries] for _, entries in grid.rows]
     words = [word for heading in grid.columns for word in BREAKABLE.sub("- ", heading).split()]
-    widest = [*(len(text) for row in cells for text in row), *(min(len(word), LONGEST_WORD) for word in words), 1]
+    widest = [*(len(text) for row in cells for text in row), *(min(cell_len(word), LONGEST_WORD) for word in words), 1]
     width = 2 + min(max(widest), WIDTH // 2)
-    first = min(max([1, len(grid.corner), *(len(name) for name, _ in grid.rows)]), WIDTH - width)
+    first = min(max([1, len(grid.corner), *(cell_len(name) for name, _ in grid.rows)]), WIDTH - width)
     blocks = math.ceil(len(grid.columns) / ((WIDTH - first) // width)) or 1
     even = max(1, math.ceil(len(grid.columns) / blocks))  # a grid may have no columns yet
     lines = [*_wrapped(grid.title), *_wrapped(grid.caption)]
@@ -123,13 +125,23 @@ def _wrapped(text: str) -> list[str]:
 
 def _row_lines(name: str, texts: Sequence[str], first: int, width: int) -> list[str]:
     """A row, in as many lines as its longest text needs when broken at spaces and hyphens; all end on the last."""
-    wrapped = [textwrap.wrap(name, first), *(textwrap.wrap(text, width - 2) for text in texts)]
+    wrapped = [_broken(name, first), *(_broken(text, width - 2) for text in texts)]
     height = max(1, *(len(lines) for lines in wrapped))
     padded = [[""] * (height - len(lines)) + lines for lines in wrapped]
     return [
-        (label.ljust(first) + "".join(text.rjust(width) for text in others)).rstrip()
+        (label + padding(label, first) + "".join(padding(text, width) + text for text in others)).rstrip()
         for label, *others in zip(*padded, strict=True)
     ]
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """Lines of at most this many cells, if wide letters are evenly among the others."""
+    return textwrap.wrap(text, max(1, width * len(text) // max(1, cell_len(text))))
+
+
+def padding(text: str, width: int) -> str:
+    """The spaces that a text lacks of a width, in a terminal's cells: Chinese and Japanese letters take two."""
+    return " " * (width - cell_len(text))
 
 
 def grid_markdown(grid: Grid) -> str:

@@ -387,7 +387,9 @@ def test_a_study_of_models_of_images_that_differ_in_size(tmp_path, few_corruptio
         Image.fromarray(random.integers(0, 256, (20 + 4 * (number % 2), 24, 3), np.uint8)).save(path)
     prepare(str(tmp_path / "mine"))
     for draw in range(2):
-        shiftbed.train("mine", "ERM", "c", tmp_path / "runs" / str(draw), draw=draw, steps=2, overrides={"batch_size": 8})
+        shiftbed.train(
+            "mine", "ERM", "c", tmp_path / "runs" / str(draw), draw=draw, steps=2, overrides={"batch_size": 8}
+        )
     folders = [path.parent for path in (tmp_path / "runs").rglob("weights.safetensors")]
     made = Pool(folders, (), None, "cpu", lambda *_: None, severities=(1,))
     assert len(made._domains) == 10  # nine corruptions, and clean
