@@ -1,5 +1,8 @@
 """How pictures look and are written: one style, colours that colour-blind readers tell apart, fonts in the file."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +38,14 @@ def blank(width: float, height: float) -> "Figure":
     return figure
 
 
+@contextmanager
+def boxes_for_letters() -> Iterator[None]:
+    """Letters that no font here has are drawn as boxes, and seen there: matplotlib warns of each, of every picture."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        yield
+
+
 def save(figure: "Figure", path: Path) -> Path:
     """Writes a picture as PNG, or as PDF or SVG, which stay sharp at any size; equal pictures are equal files.
 
@@ -56,7 +67,7 @@ def save(figure: "Figure", path: Path) -> Path:
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        with matplotlib.rc_context(STYLE), boxes_for_letters():  # type: ignore[arg-type]
             figure.savefig(path, bbox_inches="tight", pad_inches=0.1, metadata=undated)
     except OSError as error:
         raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error

@@ -197,3 +197,10 @@ def test_the_matrix_that_the_command_line_writes_is_the_one_that_figures_read(tm
 def test_predictions_are_missed_with_the_commands_that_make_them(tmp_path):
     with pytest.raises(StoreError, match=r"`shiftbed sweep ... --keep final`, then `shiftbed predict .*` makes it"):
         shiftbed.figure("predictions", tmp_path, tmp_path / "p.pdf")
+
+
+@pytest.mark.filterwarnings("error")
+def test_letters_that_no_font_has_are_no_warning_each(tmp_path):
+    figure = blank(2, 2)
+    figure.add_subplot().set_title("\ue123")  # of private use
+    assert save(figure, tmp_path / "figure.png").exists()

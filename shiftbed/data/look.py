@@ -8,6 +8,7 @@ from PIL import Image
 
 from shiftbed.data.dataset import Domain, MultiDomainDataset
 from shiftbed.data.load import load
+from shiftbed.drawing import boxes_for_letters
 from shiftbed.errors import DataError
 
 MOST_CLASSES = 12
@@ -73,7 +74,8 @@ def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
         text.set_parse_math(False)  # a name may have dollar signs in it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, bbox_inches="tight", pad_inches=0.1)
+        with boxes_for_letters():
+            figure.savefig(path, bbox_inches="tight", pad_inches=0.1)
     except OSError as error:
         raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error
     return path

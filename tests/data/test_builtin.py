@@ -111,10 +111,11 @@ def test_a_montage_shows_every_class_of_every_domain():
     assert (sheet[CELL + middle + 20, CELL + middle] == 255).all(), "a wide image stays wide"
 
 
+@pytest.mark.filterwarnings("error")
 def test_names_with_signs_in_them_are_drawn_as_they_are(tmp_path):
     dataset = load("ColoredDigits")
     odd = dataset.card.model_copy(update={"classes": ("$\\frac{$", "<b>größe</b> & \U0001f600"), "summary": "$x^$ %s"})
-    domains = tuple(replace(domain, name=f"${domain.name}_{{$") for domain in dataset.domains)
+    domains = tuple(replace(domain, name=f"${domain.name}_{{$ \ue123") for domain in dataset.domains)
     assert contact_sheet(MultiDomainDataset(odd, domains), tmp_path / "sheet.png").exists()
 
 
