@@ -4,6 +4,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shiftbed.accuracy.outputs import Outputs
-from shiftbed.errors import DataError
+from shiftbed.errors import DataError, StoreError
 from shiftbed.training.model import Model
 from shiftbed.training.run import one_thread
 from shiftbed.training.store import Store
@@ -104,5 +105,6 @@ class Extractor:
         if self._store is not None:
             buffer = io.BytesIO()
             np.savez(buffer, logits=logits, **({} if features is None else {"features": features}))
-            self._store.put_atomic(key, buffer.getvalue())
+            with suppress(StoreError):  # a model on a disk that is full or read-only still answers, each time anew
+                self._store.put_atomic(key, buffer.getvalue())
         return logits, features

@@ -25,7 +25,7 @@ from shiftbed.accuracy.unsure import least_sure
 from shiftbed.cli import app
 from shiftbed.data import load as load_dataset
 from shiftbed.data.prepare import prepare
-from shiftbed.errors import DataError, ShiftbedError
+from shiftbed.errors import DataError, ShiftbedError, StoreError
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.training.model import load
@@ -198,6 +198,16 @@ def test_what_was_cut_off_is_computed_again(run, tmp_path):
     assert extract.computed == 2
     assert np.array_equal(extract(domain).features, whole.features)
     assert extract.computed == 2
+
+
+def test_a_model_where_nothing_can_be_kept_still_answers(run, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise StoreError("Cannot write: the file system is read-only; choose a folder you may write to.")
+
+    monkeypatch.setattr(LocalStore, "put_atomic", refuse)
+    extract = Extractor(load(run), LocalStore(tmp_path))
+    domain = DomainImages.of("some", held_out(run, 20).images())
+    assert np.array_equal(extract(domain).logits, Extractor(load(run))(domain).logits)
 
 
 def test_held_out_images_are_the_model_s_validation_images(run):
