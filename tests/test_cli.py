@@ -643,7 +643,8 @@ def test_a_place_that_cannot_be_written_is_one_sentence(shiftbed, tmp_path):
     for command, words in (
         (("predictions", "run", "--csv", "afile/x.csv"), "There is no folder afile for x.csv"),
         (("predictions", "run", "--csv", "nowhere/x.csv"), "There is no folder nowhere for x.csv"),
-        (("predictions", "run", "--csv", str(tmp_path)), unwritable),
+        (("predictions", "run", "--csv", str(tmp_path)), "choose another file with --csv"),
+        (("predictions", "run", "--csv", "/dev/full"), "No space left on device; choose another file with --csv"),
         (("shift", "ColoredDigits", "--measures", "mmd", "--most", "40", "--runs", "1", "--out", "afile"), unwritable),
     ):
         said = shiftbed(*command)

@@ -179,7 +179,10 @@ def predictions(
     if csv is None:
         print(text, end="")
         return
-    csv.write_text(text, encoding="utf-8")
+    try:
+        csv.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ShiftbedError(f"Cannot write {csv}: {error.strerror}; choose another file with --csv.") from error
     console.print(f"{plural(text.count(chr(10)) - 1, 'prediction')} in {csv}.", highlight=False)
     new = on if on is not None and Path(on).is_dir() else "FOLDER"  # images without labels
     next_command(f"shiftbed predict {word(run)} --on {word(new)}{with_files(code)}")
