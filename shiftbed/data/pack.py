@@ -273,7 +273,7 @@ def _allocate(path: Path, size: int) -> tuple[int, bool]:
     have = path.stat().st_size if path.exists() else 0
     free = shutil.disk_usage(path.parent).free
     if size - have > free:
-        needs = f"{size / 1e9:.1f} GB and {path.parent} has {free / 1e9:.1f} GB free"
+        needs = f"{size / 1e6:,.1f} MB and {path.parent} has {free / 1e6:,.1f} MB free"
         raise DataError(f"The disk is too small: the pack needs {needs}; make room or choose another SHIFTBED_DATA.")
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     os.truncate(file, size)

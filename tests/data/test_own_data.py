@@ -535,7 +535,7 @@ def test_names_that_are_no_dataset(folder, root):
 
 def test_a_disk_that_is_too_small_is_noticed_before_work_is_done(folder, root, monkeypatch):
     monkeypatch.setattr(packing.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(DataError, match="The disk is too small"):
+    with pytest.raises(DataError, match=r"The disk is too small: the pack needs [\d.]+ MB and .* has 0\.0 MB free"):
         prepare(str(folder))
 
 
