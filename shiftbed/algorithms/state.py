@@ -29,10 +29,13 @@ LIBRARIES = ("torch", "torchvision", "timm", "shiftbed")  # attributes of their 
 
 def capture(algorithm: nn.Module) -> dict[str, Any]:
     """What `nn.Module` leaves out: optimizers (anything with a state of its own), plain values, and what is frozen."""
+    layers = {name: _plain_values(layer) for name, layer in _foreign_layers(algorithm).items()}
+    stateful = {name: value for name, value in _attributes(algorithm) if _stateful(value)}
     return {
-        "stateful": {name: value.state_dict() for name, value in _attributes(algorithm) if _stateful(value)},
-        "plain": _plain_values(algorithm),
-        "layers": {name: _plain_values(layer) for name, layer in _foreign_layers(algorithm).items()},
+        "stateful": {name: value.state_dict() for name, value in stateful.items()},
+        "kinds": {name: _kind(value) for name, value in stateful.items()},
+        # In one go, so that what has two names is still one object when it comes back.
+        **_encoded({"plain": _plain_values(algorithm), "layers": layers}),
         "apart": _apart(algorithm),
         "trainable": [parameter.requires_grad for parameter in algorithm.parameters()],
         "rng": _generator_state(getattr(algorithm, "rng", None)),
@@ -42,12 +45,17 @@ def capture(algorithm: nn.Module) -> dict[str, Any]:
 def restore(algorithm: nn.Module, state: dict[str, Any]) -> None:
     """Gives a new object what `capture` saved of another, and nothing that both would then change."""
     apart, layers = state.get("apart", ()), state.get("layers", {})  # checkpoints of earlier versions have none
-    for part, values in {"": state["plain"], **layers}.items():
+    moved: dict[int, Any] = {}
+    saved_values = deepcopy({"": state["plain"], **layers})
+    for part, values in saved_values.items():
         for name, value in values.items():  # a checkpoint is read on the host: tensors go where the weights are
             device = torch.device("cpu") if f"{part}.{name}" in apart else _device(algorithm)
-            setattr(algorithm.get_submodule(part), name, _on(device, deepcopy(value)))
+            setattr(algorithm.get_submodule(part), name, _on(device, value, moved))
     for name, value in state["stateful"].items():
-        _load(getattr(algorithm, name), deepcopy(value))
+        stateful = getattr(algorithm, name)
+        if state.get("kinds", {}).get(name, _kind(stateful)) != _kind(stateful):
+            raise ValueError(f"{name} was replaced by one of another class")
+        _load(stateful, deepcopy(value))
     for parameter, trainable in zip(algorithm.parameters(), state["trainable"], strict=True):
         parameter.requires_grad_(trainable)
     saved = state.get("rng")  # checkpoints of earlier versions have none
@@ -145,7 +153,7 @@ def _apart(algorithm: nn.Module) -> list[str]:
 
 
 def _plain_values(holder: nn.Module) -> dict[str, Any]:
-    return {name: _encoded(value) for name, value in _attributes(holder) if _plain(value)}
+    return {name: value for name, value in _attributes(holder) if _plain(value)}
 
 
 def _attributes(algorithm: nn.Module) -> list[tuple[str, Any]]:
@@ -165,23 +173,32 @@ def _plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str, torch.Tensor) or isinstance(value, np.generic)
 
 
+def _kind(value: Any) -> str:
+    """The class of an object with a state of its own; the state of another class may load and mean something else."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
 def _encoded(value: Any) -> Any:
     """A copy for saving; NumPy's numbers become Python's, which are equal."""
-    return _mapped(value, lambda one: one.item() if isinstance(one, np.generic) else one)
+    return _mapped(value, lambda one: one.item() if isinstance(one, np.generic) else one, {})
 
 
-def _on(device: torch.device, value: Any) -> Any:
+def _on(device: torch.device, value: Any, moved: dict[int, Any]) -> Any:
     """A plain value with its tensors on a device."""
-    return _mapped(value, lambda one: one.to(device) if isinstance(one, torch.Tensor) else one)
+    return _mapped(value, lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, moved)
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A plain value with everything changed that is no container."""
+def _mapped(value: Any, change: Callable[[Any], Any], made: dict[int, Any]) -> Any:
+    """A plain value with everything changed that is no container; what was made of an object already is made once."""
+    if id(value) in made:
+        return made[id(value)]
     if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(item, change) for item in value)
-    return change(value)
+        made[id(value)] = {key: _mapped(item, change, made) for key, item in value.items()}
+    elif isinstance(value, (list, tuple)):
+        made[id(value)] = type(value)(_mapped(item, change, made) for item in value)
+    else:
+        made[id(value)] = change(value)
+    return made[id(value)]
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

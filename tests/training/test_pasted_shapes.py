@@ -89,6 +89,23 @@ class PlainTensor(Pasted):
 
 
 @shape(resumes=True)
+class TwoNamesOfOneObject(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.queue, self.sums = [], torch.zeros(2)
+        self.memory = {"queue": self.queue, "first": self.sums[0]}
+        self.warming = Warming()
+        self.warming.queue = self.queue
+
+    def factor(self):
+        return 1 + len(self.memory["queue"]) + len(self.warming.queue) + self.memory["first"]
+
+    def after(self, loss):
+        self.queue.append(loss.item())
+        self.sums += loss.detach()
+
+
+@shape(resumes=True)
 class ChangedHparams(Pasted):
     def factor(self):
         return self.hparams.get("weight", 1.0)
@@ -289,6 +306,30 @@ class OtherOptimizer(Pasted):
         self.rounds += 1
         if self.rounds == 2:
             self.optimizer = torch.optim.Adam(self.classifier.parameters(), lr=0.01)
+
+
+@shape(resumes=False)
+class OptimizerOfAnotherClass(Pasted):
+    rounds = 0
+
+    def after(self, loss):
+        self.rounds += 1
+        if self.rounds == 2:
+            self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.01)
+
+
+@shape(resumes=False)
+class SchedulerOfAnotherClass(Pasted):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.5)
+        self.rounds = 0
+
+    def after(self, loss):
+        self.scheduler.step()
+        self.rounds += 1
+        if self.rounds == 2:
+            self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 20)
 
 
 @pytest.mark.parametrize("name", [*SHAPES, "EoA(PrivateAttribute)", "EoA(CountingLayer)", "EoA(Deque)"])
