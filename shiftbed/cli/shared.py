@@ -148,6 +148,10 @@ class NotSavedError(KeyboardInterrupt):
     """A job was stopped and did not save itself in time."""
 
 
+class StartsOverError(KeyboardInterrupt):
+    """A job was stopped whose class keeps what no checkpoint holds."""
+
+
 @contextmanager
 def stop_flag() -> Iterator[Callable[[], bool]]:
     """Says yes after Ctrl-C or a terminate signal, so that a job can save itself first.
@@ -181,6 +185,10 @@ def stoppable(action: Callable[[], Any], again: str) -> Any:
         return action()
     except KeyboardInterrupt as why:
         late = isinstance(why, NotSavedError)
+        if isinstance(why, StartsOverError):
+            console.print()
+            say(f"Stopped. No checkpoint holds all that this class keeps: {again} again starts over, to the same end.")
+            raise typer.Exit(STOPPED) from None
         how = "before it could save: the last checkpoint stays" if late else "and saved: nothing is lost"
         console.print(f"\nStopped {how}. Run {again} again to continue.")
         if late:  # an interpreter with torch in it takes another second or two to end, and nothing is left to write

@@ -21,6 +21,7 @@ from shiftbed.cli.shared import (
     Overrides,
     Precision,
     Recipe,
+    StartsOverError,
     Steps,
     Workers,
     app,
@@ -38,6 +39,7 @@ from shiftbed.cli.shared import (
 
 if TYPE_CHECKING:
     from shiftbed.selection import JobRecords
+    from shiftbed.training.job import Job
 
 
 @app.command()
@@ -94,8 +96,16 @@ def train(
     """
     from shiftbed.report.live import training_bar
     from shiftbed.sweeps.verbs import train as run_train
+    from shiftbed.training.files import JobFiles
+    from shiftbed.training.store import LocalStore
 
     def run() -> "JobRecords":
+        planned: list[Job] = []
+
+        def begin(job: "Job") -> None:
+            planned.append(job)
+            bar.begin(job)
+
         with training_bar(console) as bar, stop_flag() as should_stop:
             job = run_train(
                 dataset,
@@ -114,12 +124,13 @@ def train(
                 keep=one_of(keep, KEEPS, "choice of weights"),
                 track=track,
                 code=code or [],
-                on_plan=bar.begin,
+                on_plan=begin,
                 on_step=bar.step,
                 should_stop=should_stop,
             )
-        if job is None:  # it was asked to stop, and has saved
-            raise KeyboardInterrupt
+        if job is None:  # it was asked to stop, and has saved what it can
+            saved = LocalStore(out).get(JobFiles(planned[0].id).checkpoint)
+            raise KeyboardInterrupt if saved else StartsOverError
         return job
 
     for note in [] if as_json else training_notes(recipe, [dataset]):

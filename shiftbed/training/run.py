@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 
-from shiftbed.algorithms.state import unsaved
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.selection import Cadence
@@ -144,12 +143,12 @@ def _is_best(rows: list[Row], job: Job) -> bool:
 def save(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, keep: Keep) -> None:
     """Saves records, then the checkpoint that covers them: a checkpoint without its records would lose rows.
 
-    Until the job is done the numbers of test splits are in the checkpoint alone. An algorithm with state that cannot be
+    Until the job is done the numbers of test splits are in the checkpoint alone. An algorithm whose state cannot be
     saved gets no checkpoint: interrupted, its job starts over, to the same end.
     """
     known, _ = apart(rows, _tests(trainer.job))
     store.put_atomic(files.records, encode_records(known))
-    if not unsaved(trainer.algorithm):
+    if trainer.can_be_saved():
         store.put_atomic(files.checkpoint, encode_checkpoint(trainer, rows, keep))
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, Wrapper, call_hook, has_hook
 from shiftbed.algorithms.averaging import live_norms
 from shiftbed.algorithms.base import check_logits, looks_around
+from shiftbed.algorithms.state import unsaved
 from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError
@@ -71,6 +72,7 @@ class Trainer:
             seed=philox_key(job.id) % 2**32,
         )
         call_hook(self.algorithm, "start", self.plan)
+        self._tensors = _names(self.algorithm)
         self.step = 0
         # The first step with a bad loss, kept as a tensor so that no step waits for the device.
         self._bad_step = torch.tensor(math.inf, device=runtime.device)
@@ -276,6 +278,10 @@ class Trainer:
         """All that the next step depends on."""
         return {"step": self.step, "bad_step": self._bad_step.cpu(), "algorithm": self.algorithm.state_dict()}
 
+    def can_be_saved(self) -> bool:
+        """Whether a state holds all that the algorithm keeps, and a new object has the networks to load it into."""
+        return not unsaved(self.algorithm) and _names(self.algorithm) == self._tensors
+
     def load_state(self, state: dict[str, Any]) -> bool:
         """Continues from a saved state; False if a new object of the algorithm's class cannot take it."""
         try:
@@ -291,6 +297,11 @@ class Trainer:
         """The tensors of the algorithm, each once (`network` shares those of its parts), for a file anyone can load."""
         tensors = dict(self.algorithm.named_parameters()) | dict(self.algorithm.named_buffers())
         return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def _names(algorithm: nn.Module) -> set[str]:
+    """The names of the parameters and buffers that there are now."""
+    return {name for name, _ in (*algorithm.named_parameters(), *algorithm.named_buffers())}
 
 
 def cpu_evaluation_batch(input_shape: Sequence[int]) -> int:

@@ -1,8 +1,10 @@
 """A job that is told to stop: it saves and leaves, and leaves also where it cannot save in time."""
 
+import copy
 import json
 import signal
 import time
+from collections import deque
 
 import pytest
 
@@ -30,6 +32,29 @@ def test_a_signal_saves_and_the_same_command_goes_on_from_there(shiftbed):  # no
     assert stopped.code == 130 and "nothing is lost" in stopped.out
     assert json.loads(shiftbed(*TRAIN, "--json").out)["status"] == "done"
     assert made == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("kept", [lambda algorithm: deque(), lambda algorithm: copy.deepcopy(algorithm.network)])
+def test_a_class_whose_jobs_start_over_is_not_told_that_nothing_is_lost(shiftbed, kept):  # noqa: F811
+    made = []
+
+    class Signalled(ERM):
+        """Keeps what a checkpoint cannot hold, or a new object cannot take, and is told to stop."""
+
+        def update(self, minibatches, unlabeled=None):
+            made.append(self.step + 1)
+            self.kept = kept(self)
+            if len(made) == 3:
+                signal.raise_signal(signal.SIGTERM)
+            return super().update(minibatches, unlabeled)
+
+    register()(Signalled)
+    stopped = shiftbed(*TRAIN)
+    said = " ".join(stopped.out.split())
+    assert stopped.code == 130 and "the same command again starts over, to the same end." in said
+    assert "nothing is lost" not in said
+    assert json.loads(shiftbed(*TRAIN, "--json").out)["status"] == "done"
+    assert made == [1, 2, 3, 1, 2, 3, 4, 5, 6]
 
 
 def test_what_does_not_save_itself_in_time_is_interrupted(monkeypatch):
