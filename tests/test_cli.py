@@ -760,12 +760,15 @@ def test_a_pasted_predict_that_returns_no_logits_is_named(shiftbed, tmp_path):
         "@register()\nclass Squeezed(ERM):\n    def predict(self, x):\n"
         "        return self.network(x)[:, :1].squeeze()\n\n\n"
         "@register()\nclass Twice(ERM):\n    def predict(self, x):\n"
-        "        logits = self.network(x)\n        return logits if self.training else (logits, x)\n"
+        "        logits = self.network(x)\n        return logits if self.training else (logits, x)\n\n\n"
+        "@register()\nclass Features(ERM):\n    def predict(self, x):\n        return self.featurizer(x)\n"
     )
     pasted = ("--test=-90%", "--steps", "1", "--code", "mine.py")
     said = shiftbed("train", "ColoredDigits", "Squeezed", *pasted).err
     assert "Squeezed.predict() returned a tensor of (64,) for 64 examples; it must return their logits" in said
     assert "Twice.predict() returned a tuple for" in shiftbed("train", "ColoredDigits", "Twice", *pasted).err
+    wide = shiftbed("train", "ColoredDigits", "Features", *pasted).err  # the label is among its columns too
+    assert "Features.predict() returned a tensor of (" in wide and ", 2)." in wide
 
 
 def test_a_pasted_class_is_missed_with_its_remedy(shiftbed, tmp_path):

@@ -234,18 +234,18 @@ def restart(optimizer: torch.optim.Optimizer, rates: float | Sequence[float] | N
         group["initial_lr"], group["lr"] = rate, rate * place
 
 
-def check_logits(algorithm: nn.Module, logits: Any, count: int) -> None:
+def check_logits(algorithm: nn.Module, logits: Any, count: int, classes: int | None = None) -> None:
     """Refuses what a `predict` returned that is not one row of logits for every example.
 
     Raises:
         AlgorithmError: It is something else, which the sentence describes.
     """
-    if isinstance(logits, torch.Tensor) and logits.ndim == 2 and len(logits) == count:
+    if isinstance(logits, torch.Tensor) and logits.ndim == 2 and logits.shape == (count, classes or logits.shape[1]):
         return
     made = f"a tensor of {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
     raise AlgorithmError(
         f"{type(algorithm).__name__}.predict() returned {made} for {count} examples; it must return their logits, "
-        f"a tensor of ({count}, number of classes)."
+        f"a tensor of ({count}, {classes or 'number of classes'})."
     )
 
 

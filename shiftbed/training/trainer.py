@@ -263,7 +263,7 @@ class Trainer:
                 if self._captured and not large:
                     torch._dynamo.maybe_mark_dynamic(x, 0)
                 logits = predict(x)
-                check_logits(self.algorithm, logits, len(x))
+                check_logits(self.algorithm, logits, len(x), len(self.classes))
                 outputs.append(logits.float())
         return torch.cat(outputs)
 
