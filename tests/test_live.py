@@ -3,6 +3,7 @@
 import io
 
 import pytest
+import torch
 from rich.console import Console
 
 from shiftbed.cli import sweeps
@@ -130,6 +131,18 @@ def test_one_job_shows_its_loss_its_pace_and_the_time_left(clock, monkeypatch):
         bar._bar.refresh()
         assert "ERM on ColoredDigits" in screen.file.getvalue()
         assert "loss 0.750, 2.0 steps/s" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize("loss", [torch.ones((), requires_grad=True), torch.tensor([0.5, 1.5])])
+@pytest.mark.filterwarnings("error")
+def test_a_loss_may_have_a_graph_or_a_value_for_each_example(clock, loss):
+    screen = console(True)
+    with live.training_bar(screen) as bar:
+        bar.begin(JOBS[0])
+        for clock.now in (1.0, 2.0, 3.0):
+            bar.step(int(clock.now), {"loss": loss})
+        bar._bar.refresh()
+        assert "loss 1.000" in screen.file.getvalue()
 
 
 def test_one_job_is_logged_where_there_is_no_terminal_and_not_in_what_it_prints(clock, capsys):

@@ -1,5 +1,6 @@
 """What is shown while something runs: of a sweep a table and the time left, or a log where there is no terminal."""
 
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+import torch
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import (
@@ -170,7 +172,8 @@ class TrainingBar:
         elif now - self._last > SHOW_SECONDS:
             self._last = now
             speed = (step - self._first) / (now - self._started)
-            state = f"loss {float(metrics.get('loss', float('nan'))):.3f}, {speed:.{0 if speed > 10 else 1}f} steps/s"
+            loss = float(torch.as_tensor(metrics.get("loss", math.nan)).detach().float().mean())
+            state = f"loss {loss:.3f}, {speed:.{0 if speed > 10 else 1}f} steps/s"
             self._bar.update(self._task, completed=step, state=state)
             since = self._started - self._first / speed  # as if the steps of an earlier attempt had been as fast
             self._log(self._name, step, self._steps, since, f" steps, {state}")
