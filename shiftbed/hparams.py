@@ -76,6 +76,10 @@ def uniform(low: float, high: float, default: float, integer: bool = False) -> P
 
 def log_uniform(low: float, high: float, default: float, base: int = 10, integer: bool = False) -> Prior:
     """`base` to the power of a uniform exponent; an integer is cut, not rounded, as DomainBed does."""
+    if not 0 < low <= high:
+        raise HparamError(
+            f"log_uniform({low:g}, {high:g}) must be given the bounds themselves, above 0: 1e-1 and 1e3, not -1 and 3."
+        )
     # Exponents are rounded so that 10^-4.5, given as a float, draws from exactly -4.5.
     lowest, highest = (round(math.log(bound, base), 9) for bound in (low, high))
 
@@ -103,6 +107,12 @@ class Space(Mapping[str, Prior]):
     """
 
     def __init__(self, **priors: Prior) -> None:
+        for name, prior in priors.items():
+            if not isinstance(prior, Prior):
+                raise HparamError(
+                    f"The hyperparameter {name} must be drawn by constant, choice, uniform or log_uniform, as in "
+                    f"Space({name}=uniform(0, 1, default=0.5)), not by {prior!r}."
+                )
         self._priors = priors
 
     def __getitem__(self, name: str) -> Prior:

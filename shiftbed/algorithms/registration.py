@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from shiftbed.errors import AlgorithmError, UnknownNameError
+from shiftbed.errors import AlgorithmError, ShiftbedError, UnknownNameError
 from shiftbed.hashing import digest
 from shiftbed.hparams import SizeClass, Space
 from shiftbed.registry import Registry, did_you_mean
@@ -133,6 +133,8 @@ def register(
         capturable: A step draws on the host by `drawn` alone and branches on no value, so that a CUDA graph can replay
             it. Of a wrapper: the steps of the algorithm inside are all like its own, so that they can be replayed.
     """
+    if space is not None and not (isinstance(space, Space) or callable(space)):
+        raise AlgorithmError(f"register(space=...) takes a Space, or a function that makes one, not {space!r}.")
     given = space or Space()
     spaces = given if callable(given) else (lambda dataset, size_class: given)
 
@@ -195,8 +197,8 @@ def load_code(path: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except AlgorithmError:
-        raise
+    except ShiftbedError as error:
+        raise AlgorithmError(f"{path}: {error}") from error
     except Exception as error:
         raise AlgorithmError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     is_of_algorithms = any(ALGORITHMS[known].cls.__module__ == name for known in ALGORITHMS)

@@ -75,6 +75,20 @@ def test_a_file_may_be_called_like_a_standard_module(write):
             MINE.format(imports="").replace("Mine", "ERM"),
             "ERM is an algorithm of shiftbed; give your class another name",
         ),
+        *(
+            (f"from shiftbed.algorithms import *\n@register(space={space})\nclass Mine(ERM):\n    pass", words)
+            for space, words in (
+                (
+                    "Space(weight=lambda r: 10 ** r.uniform(-1, 3))",
+                    r"mine\.py: The hyperparameter weight must be drawn by",
+                ),
+                (
+                    "Space(weight=log_uniform(-1, 3, default=1.0))",
+                    "the bounds themselves, above 0: 1e-1 and 1e3, not -1",
+                ),
+                ("{'weight': 1.0}", r"takes a Space, or a function that makes one, not \{'weight': 1.0\}"),
+            )
+        ),
     ],
 )
 def test_files_that_cannot_be_used(write, text, words):
