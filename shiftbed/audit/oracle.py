@@ -1,5 +1,6 @@
 """Oracle selection: what choosing by the test domain would gain, and what is left when several are tested jointly."""
 
+import json
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable
@@ -248,6 +249,12 @@ def _joint_plans(subject: Subject) -> list[tuple[str, str]]:
         recipe = abouts[0]["recipe"]
         words = ["shiftbed", "sweep", dataset]
         words.append(f"--algorithms={','.join(sorted({about['algorithm'] for about in abouts}))}")
-        words += [f"--protocol={protocol}", f"--draws={USUAL_DRAWS}", f"--steps={recipe['steps']}"]
-        plans.append((f"Testing 3 domains of {dataset} jointly", shlex.join([*words, f"--out={subject.folder}"])))
+        words += [f"--protocol={protocol}", f"--draws={USUAL_DRAWS}"]
+        words += [f"--recipe={recipe['name']}", f"--steps={recipe['steps']}"]
+        by_hand = set.intersection(*({*map(json.dumps, about.get("overrides", {}).items())} for about in abouts))
+        words += [f"--set={name}={json.dumps(value)}" for name, value in map(json.loads, sorted(by_hand))]
+        pasted = sorted({about["algorithm"] for about in abouts if str(about["revision"]).startswith("source ")})
+        files = f" (with --code and the file of {', '.join(pasted)})" if pasted else ""
+        what = f"Testing 3 domains of {dataset} jointly{files}"
+        plans.append((what, shlex.join([*words, f"--out={subject.folder}"])))
     return plans

@@ -124,6 +124,16 @@ def test_without_three_jointly_tested_domains_the_plan_is_printed():
     assert "sweep RotatedDigits" in command and "--protocol=k-sources:3" in command
 
 
+def test_the_plan_keeps_the_recipe_and_what_was_set_by_hand_and_names_the_files_of_pasted_classes():
+    rows = [(10, {"15/out": 0.5, "0/in": 0.5})]
+    made = made_job(0, rows, tested=("0",), domains=("0", "15"), dataset="RotatedDigits")
+    recipe = {**made.description["recipe"], "name": "domainbed"}
+    made.description.update(recipe=recipe, overrides={"batch_size": 16}, revision="source a")
+    ((what, command),) = joint_leakage(subject([made])).commands
+    assert "--recipe=domainbed" in command and "--set=batch_size=16" in command
+    assert "(with --code and the file of" in what
+
+
 def test_the_gap_is_oracle_minus_honest_and_exposed_only_beyond_chance():
     found = oracle_gap(subject(jobs("a")))
     (row,) = found.grids[0].data
