@@ -9,7 +9,7 @@ from shiftbed.data import load as load_dataset
 from shiftbed.errors import StoreError
 from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.records import finished_jobs
-from shiftbed.tables import averaged_weights, ensemble_grid, make_tables, summed_logits
+from shiftbed.tables import averaged_weights, ensemble_grid, make_tables, summed_logits, view_tables
 from shiftbed.training.model import load
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
@@ -112,3 +112,13 @@ def test_the_table_of_mean_weights_takes_all_draws_of_a_trial(with_weights):
     assert (row["members"], row["jobs"]) == (2, [job.id for job in jobs])
     grid = ensemble_grid(make_tables(jobs, [SELECTIONS["oracle"]], folder=str(folder))[0], "weights")
     assert not grid.data[0]["oracle"] and not any("Oracle" in note for note in grid.notes), "no label chose them"
+
+
+def test_mean_weights_are_shown_once_and_under_no_selection(with_weights):
+    folder, jobs = with_weights
+    rules = [SELECTIONS["domain-cross-validation"], RULE, SELECTIONS["oracle"]]
+    tables = make_tables(jobs, rules, folder=str(folder))
+    (grid,) = view_tables(tables, "diwa")
+    assert grid.caption.startswith("accuracy in %. DiWA") and grid.rows[0][1][0].text != "–"
+    alone = ensemble_grid(make_tables(jobs[:1], [RULE], folder=str(folder))[0], "weights")
+    assert "1 job each" in alone.caption

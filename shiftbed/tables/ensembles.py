@@ -154,6 +154,7 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
         means = [one.mean for one in each if one is not None]
         estimates[name, AVERAGE] = Estimate(statistics.fmean(means), None, 1) if len(means) == len(each) else None
     mark = ORACLE_MARK if table.selection.oracle and kind == "logits" else ""  # of weights, all draws are taken
+    chose = f"{table.selection.name}: " if kind == "logits" else ""
     columns = {}
     for column in (*table.columns, AVERAGE):
         found = [estimates[name, column] for name in table.algorithms]
@@ -162,8 +163,8 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
     sizes = sorted({len(one.jobs) for found in cells.values() for one in found})
     return Grid(
         title=table.title,
-        caption=f"{table.selection.name}: accuracy in %. {KINDS[kind]}; "
-        f"{' or '.join(map(str, sizes)) or 'no'} jobs each, on the images that all of them test",
+        caption=f"{chose}accuracy in %. {KINDS[kind]}; {' or '.join(map(str, sizes)) or 'no'} "
+        f"{'job' if sizes == [1] else 'jobs'} each, on the images that all of them test",
         corner="algorithm",
         columns=[table.heading(column) for column in columns],
         rows=[(name, [columns[column][row] for column in columns]) for row, name in enumerate(table.algorithms)],

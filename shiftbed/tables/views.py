@@ -75,6 +75,15 @@ def _each(make: Callable[[Table], list[Grid]]) -> View:
     return view
 
 
+def _once(tables: Sequence[Table]) -> list[Table]:
+    """One table of each setting, for what no selection chooses: the first that has numbers, if any has."""
+    kept: dict[str, Table] = {}
+    for table in tables:
+        if table.title not in kept or kept[table.title].is_empty:
+            kept[table.title] = table
+    return list(kept.values())
+
+
 VIEWS: dict[str, View] = {
     "spread": _each(spread_grid),
     "groups": _each(lambda table: [group_grid(table)]),
@@ -82,7 +91,7 @@ VIEWS: dict[str, View] = {
     "improvement": _each(lambda table: [improvement_grid(table)]),
     "ranking": _rankings,
     "eoa": lambda tables: [ensemble_grid(table, "logits") for table in tables],
-    "diwa": lambda tables: [ensemble_grid(table, "weights") for table in tables],
+    "diwa": lambda tables: [ensemble_grid(table, "weights") for table in _once(tables)],
 }
 
 
