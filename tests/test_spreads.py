@@ -110,6 +110,7 @@ def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
     rows = {row["group"]: row for row in grid.data}
     assert rows["first"]["accuracy"] == pytest.approx(35) and rows["first"]["deviation"] == pytest.approx(math.sqrt(50))
     assert rows["All"]["accuracy"] == pytest.approx((20 + 40 + 90 + 30 + 50 + 90) / 6)
+    assert {"first: p, q.", "trained on: none."} <= set(grid.notes)
     assert rows["trained on"]["accuracy"] is None and rows["first"]["n"] == 2
     with pytest.raises(ShiftbedError):
         group_grid(table_of(jobs))

@@ -154,7 +154,7 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
         rows=[(name, [columns[group][row] for group in shown]) for row, name in enumerate(table.algorithms)],
         notes=[
             *(
-                f"{group}: {', '.join(some) if len(some) <= NAMED else f'{len(some)} domains'}."
+                f"{group}: {', '.join(some) or 'none' if len(some) <= NAMED else f'{len(some)} domains'}."
                 for group, some in members
             ),
             *table.notes(),
