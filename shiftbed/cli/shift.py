@@ -278,8 +278,10 @@ def _print_bounds(bounds: dict[str, Any]) -> None:
     lines = [
         f"The model errs in {bounds['train_error']:.3f} of the training side and {bounds['test_error']:.3f} of the "
         f"test side, {within} NICO++'s bounds {bounds['lower']:.3f} and {bounds['upper']:.3f} (covariate shift "
-        f"{bounds['covariate']:.3f}, concept shift {bounds['concept_min']:.3f} to {bounds['concept_max']:.3f}).",
-        f"No model without error on the training side can lose less than {bounds['unavoidable']:.3f} on the test side.",
+        f"{bounds['covariate']:.3f}, concept shift {bounds['concept_min']:.3f} to {bounds['concept_max']:.3f}; without "
+        f"a shift it would be {bounds['floor']:.3f}, which the lower bound leaves out).",
+        "As far as these estimates go, and if covariate shift is no more than that, a model without error on the "
+        f"training side loses at least {bounds['unavoidable']:.3f} on the test side.",
         f"For samples of this size the bounds widen by at least {terms['total']:.2f}"
         + (", so that they promise nothing." if terms["total"] >= 1 else "."),
     ]

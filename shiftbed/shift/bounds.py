@@ -30,6 +30,8 @@ class Bounds:
         covariate: The covariate shift.
         concept_min: The concept shift, the smaller value.
         concept_max: The larger value.
+        floor: How often two labelling functions that were learned on halves of one domain disagree there, the larger
+            of both: what is not more than that is no shift, and no ground for a lower bound.
     """
 
     train_error: float
@@ -37,6 +39,7 @@ class Bounds:
     covariate: float
     concept_min: float
     concept_max: float
+    floor: float = 0.0
 
     @property
     def upper(self) -> float:
@@ -46,12 +49,12 @@ class Bounds:
     @property
     def lower(self) -> float:
         """At least this is the test error (Theorem 4.3)."""
-        return max(0.0, self.concept_max - self.covariate - self.train_error)
+        return max(0.0, self.unavoidable - self.train_error)
 
     @property
     def unavoidable(self) -> float:
         """What a model without error on the training domain must still lose on the test domain."""
-        return max(0.0, self.concept_max - self.covariate)
+        return max(0.0, self.concept_max - self.floor - self.covariate)
 
     @property
     def slack(self) -> tuple[float, float]:
@@ -96,7 +99,8 @@ def bounds_of(
     covariate = 1.0 if found.failed else max(0.0, found.value)
     least = min(1.0 if one.failed else one.value for one in concept)
     most = max(0.0 if one.failed else one.value for one in concept)
-    return Bounds(errors[0], errors[1], covariate, least, most)
+    floor = max(one.floor for one in concept)
+    return Bounds(errors[0], errors[1], covariate, least, most, floor)
 
 
 def unlearned(dataset: MultiDomainDataset, run: str | Path) -> MultiDomainDataset:

@@ -200,7 +200,7 @@ def test_a_model_is_bounded_by_images_that_it_did_not_learn_from(tmp_path):
 def test_the_bounds_of_a_model_are_told_with_their_slack(tmp_path, monkeypatch):
     monkeypatch.setattr("shiftbed.shift.bounds.unlearned", lambda dataset, run: dataset)
     monkeypatch.setattr("shiftbed.shift.bounds.predictor", lambda *_: lambda inputs: np.zeros(len(inputs), int))
-    monkeypatch.setattr("shiftbed.shift.bounds.bounds_of", lambda *_: Bounds(0.1, 0.4, 0.3, 0.2, 0.5))
+    monkeypatch.setattr("shiftbed.shift.bounds.bounds_of", lambda *_: Bounds(0.1, 0.4, 0.3, 0.2, 0.6, 0.1))
     terms = FiniteSampleTerms(0.1, 0.2, 0.3, 0.4)
     monkeypatch.setattr("shiftbed.shift.bounds.finite_sample_terms", lambda *_: terms)
     asked = ["ColoredDigits", "--model", "run", "--runs=1", "--most=60", "--no-baseline", "--out", str(tmp_path)]

@@ -10,7 +10,7 @@ import torch
 from shiftbed.errors import DataError
 from shiftbed.shift import bounds, fitting
 from shiftbed.shift.bounds import Bounds, bounds_of, deviation, finite_sample_terms
-from shiftbed.shift.concept import FAILED, UNTAUGHT, disagreements, discrepancy, labelling_function
+from shiftbed.shift.concept import FAILED, UNTAUGHT, Discrepancy, disagreements, discrepancy, labelling_function
 from shiftbed.shift.measures import Settings, take
 from shiftbed.shift.samples import sample
 
@@ -201,6 +201,20 @@ def test_the_bounds_of_the_paper_s_example():
     assert (found.lower, found.upper) == (pytest.approx(0.2), pytest.approx(0.5))
     assert found.slack == (pytest.approx(0.3), pytest.approx(0.0)) and found.unavoidable == pytest.approx(0.2)
     assert not Bounds(0.0, 0.6, 0.3, 0.2, 0.5).holds
+
+
+def test_labels_that_are_hard_to_learn_are_no_loss_that_every_model_has(monkeypatch):
+    """Two labelling functions of one distribution disagree in a third of it; the true one never errs."""
+    monkeypatch.setattr(bounds, "discrepancy", lambda p, q, settings: Discrepancy(0, 0, 0, 0, 0.1, 100, None))
+    random = np.random.default_rng(0)
+
+    def side(name):
+        x = random.normal(size=(400, 10))
+        return sample(name, x, (x[:, 0] * x[:, 1] > 0).astype(int))
+
+    truth = bounds_of(lambda x: (x[:, 0] * x[:, 1] > 0).astype(int), side("p"), side("q"), Settings(steps=150))
+    assert truth.concept_max > 0.2 and truth.floor > 0.2 and truth.test_error == 0
+    assert truth.unavoidable < 0.1
 
 
 def test_a_model_that_gives_probabilities_is_refused():
