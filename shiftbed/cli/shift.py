@@ -243,18 +243,23 @@ def _print(made: "ShiftMeasurement | None", others: "list[ShiftEstimate]") -> No
             say(f"{one.name}: {note}.")
     if made is None:
         return
-    if made.accuracy is not None and made.bound is not None:
-        say(bound_in_words(made.accuracy.value, made.accuracy.standard_error or 0.0, made.bound))
+    if made.accuracy is not None:
+        say(bound_in_words(made.accuracy))
     for note in (*made.notes, *made.diversity.notes, *made.correlation.notes):
         say(f"Note: {note}.")
 
 
-def bound_in_words(accuracy: float, error: float, bound: float) -> str:
-    """What follows from how well held-out examples are told apart; of a share near one half that is nothing."""
-    share = f"Held-out examples are told apart with accuracy {accuracy:.3f} ± {error:.3f}"
-    if accuracy - 2 * error <= 0.5:
+def bound_in_words(accuracy: "ShiftEstimate") -> str:
+    """What follows from how well held-out examples are told apart; of a share near one half that is nothing.
+
+    The accuracy's interval tells it, and not its error: of examples that are all told apart that is 0.
+    """
+    assert accuracy.interval is not None
+    low, high = accuracy.interval
+    share = f"Held-out examples are told apart with accuracy {accuracy.value:.3f} (95 %: {low:.3f} to {high:.3f})"
+    if low <= 0.5:
         return f"{share}, which chance gives too: nothing is known of their total variation."
-    return f"{share}: their total variation is at least {bound:.3f} ± {2 * error:.3f}."
+    return f"{share}: their total variation is at least {2 * low - 1:.3f}."
 
 
 def _bounds(run: Path, asked: Asked) -> dict[str, Any]:

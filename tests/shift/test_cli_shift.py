@@ -14,7 +14,7 @@ from shiftbed.data import load
 from shiftbed.data.dataset import MultiDomainDataset
 from shiftbed.errors import ShiftbedError
 from shiftbed.protocols import LeaveOut
-from shiftbed.shift import features, ratio
+from shiftbed.shift import estimators, features, ratio
 from shiftbed.shift.bounds import Bounds, FiniteSampleTerms, predictor, unlearned
 from shiftbed.shift.closed_forms import CLOSED_FORMS
 from shiftbed.shift.estimates import ShiftEstimate
@@ -54,10 +54,17 @@ def test_a_built_in_dataset_is_measured_and_ends_in_a_picture(tmp_path):
 
 
 def test_a_share_that_chance_gives_bounds_no_total_variation():
-    assert cli_shift.bound_in_words(0.915, 0.01, 0.83).endswith("their total variation is at least 0.830 ± 0.020.")
+    told = estimators._estimate("accuracy", 0.915, 0.01, 1000)
+    assert cli_shift.bound_in_words(told).endswith("their total variation is at least 0.791.")  # 0.915 − 1.96 · 0.01
     for accuracy in (0.48, 0.527):
-        said = cli_shift.bound_in_words(accuracy, 0.018, max(0.0, 2 * accuracy - 1))
+        said = cli_shift.bound_in_words(estimators._estimate("accuracy", accuracy, 0.018, 1000))
         assert "at least" not in said and "chance gives too" in said
+
+
+def test_few_examples_that_are_all_told_apart_may_share_some_inputs():
+    """None of twenty wrong leaves three in twenty: it was said that their total variation is at least 1.000 ± 0.000."""
+    said = cli_shift.bound_in_words(estimators._estimate("accuracy", 1.0, 0.0, 20))
+    assert said.endswith("1.000 (95 %: 0.850 to 1.000): their total variation is at least 0.700.")
 
 
 def test_json_is_what_the_folder_keeps(tmp_path):
