@@ -9,7 +9,7 @@ from typing import Any
 
 from shiftbed.accuracy.fitting import rank_correlation
 from shiftbed.audit import study
-from shiftbed.audit.findings import Finding
+from shiftbed.audit.findings import Finding, Verdict
 from shiftbed.audit.splits import WEIGHTS_SOURCE
 from shiftbed.audit.study import NOTHING, Accuracy, Arm
 from shiftbed.audit.subject import Subject
@@ -56,12 +56,12 @@ class Results:
         both = [domain for domain in tuned if domain in probed]
         return {domain: study.relative_gap(probed[domain].mean, tuned[domain].mean) for domain in both}
 
-    def as_good(self, weights: str) -> list[str]:
-        """The test domains on which the probe is no worse than fine-tuning by more than a standard error."""
+    def as_good(self, weights: str, errors: float = 1) -> list[str]:
+        """The test domains on which the probe is no worse than fine-tuning by more than so many standard errors."""
         tuned, probed = self.end(weights, probe=False), self.end(weights, probe=True)
 
         def no_worse(one: Accuracy, other: Accuracy) -> bool:
-            return one.mean >= other.mean - math.hypot(one.error, other.error)
+            return one.mean >= other.mean - errors * math.hypot(one.error, other.error)
 
         return [domain for domain, one in probed.items() if domain in tuned and no_worse(one, tuned[domain])]
 
@@ -159,22 +159,26 @@ def run_study(
 
 def judged(results: Sequence[Results]) -> Finding:
     """The verdict on some studies: whether accuracy mostly comes from the initial weights."""
-    sentences, mostly, grids = [], False, []
+    sentences, mostly, unsure, grids = [], False, False, []
     for one in results:
         names = [name for name in dict.fromkeys(arm.weights for arm in one.found) if one.gaps(name)]
         grids += [grid(one, name) for name in names]
         pretrained = [name for name in names if name != NOTHING]
         for name in pretrained or names:
             good, gaps = one.as_good(name), one.gaps(name)
-            most = len(good) >= len(gaps) / 2
-            mostly |= most and bool(pretrained)
+            most, sure = (len(some) >= len(gaps) / 2 for some in (good, one.as_good(name, errors=0)))
+            mostly |= most and sure and bool(pretrained)
+            unsure |= most and not sure and bool(pretrained)
             start = "random weights" if name == NOTHING else Path(name).stem
-            verdict = "mostly comes" if most else "does not mostly come"
+            verdict = "accuracy mostly comes from" if most else "accuracy does not mostly come from"
+            if most and not sure:  # errors so large that anything is as good
+                verdict = "most of that is within a standard error, so that nobody can tell whether accuracy comes from"
             sentences.append(
                 f"on {one.dataset} a linear probe of {start} is as good as fine-tuning on {len(good)} of {len(gaps)} "
-                f"test domains{f' ({chr(44).join(good)})' if good else ''}: accuracy {verdict} from the initial weights"
+                f"test domains{f' ({chr(44).join(good)})' if good else ''}: {verdict} the initial weights"
             )
-    return Finding(WEIGHTS_SOURCE, "exposed" if mostly else "clear", f"{'; '.join(sentences)}.", grids)
+    found: Verdict = "exposed" if mostly else "unknown" if unsure else "clear"
+    return Finding(WEIGHTS_SOURCE, found, f"{'; '.join(sentences)}.", grids)
 
 
 def grid(results: Results, weights: str) -> Grid:

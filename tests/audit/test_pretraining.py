@@ -144,9 +144,9 @@ def made(gaps, far=None, weights="imagenet", error=1.0):
 
 
 def test_probes_as_good_as_fine_tuning_on_half_of_the_domains_say_that_accuracy_is_initial():
-    results = made({"a": 0.1, "b": -0.02, "c": -0.4, "d": -0.5})  # b: one point below, within √2 points
+    results = made({"a": 0.1, "b": 0.02, "c": -0.4, "d": -0.5})
     assert results.as_good("imagenet") == ["a", "b"]
-    assert results.slopes("imagenet") == pytest.approx({"a": 1.0, "b": -1.0, "c": -1.0, "d": -1.0})
+    assert results.slopes("imagenet") == pytest.approx({"a": 1.0, "b": 1.0, "c": -1.0, "d": -1.0})
     found = judged([results])
     assert found.verdict == "exposed" and "2 of 4 test domains (a,b)" in found.sentence
     assert "mostly comes" in found.sentence
@@ -155,6 +155,16 @@ def test_probes_as_good_as_fine_tuning_on_half_of_the_domains_say_that_accuracy_
 def test_probes_that_are_worse_say_that_it_is_learned():
     found = judged([made({"a": 0.1, "b": -0.2, "c": -0.4})])
     assert found.verdict == "clear" and "does not mostly come" in found.sentence
+
+
+def test_errors_so_large_that_any_probe_is_as_good_say_nothing():
+    """Of 30 images and a probe that is worse by ten points it was said in 77 of 100 cases that accuracy is initial."""
+    below = made({"a": 0.1, "b": -0.02, "c": -0.4, "d": -0.5})  # b: one point below, within √2 points
+    assert below.as_good("imagenet") == ["a", "b"] and judged([below]).verdict == "unknown"
+    found = judged([made({"a": -0.1, "b": -0.1}, error=10.0)])
+    assert found.verdict == "unknown" and "nobody can tell whether accuracy comes from" in found.sentence
+    assert judged([made({"a": -0.1, "b": -0.1}, error=1.0)]).verdict == "clear"
+    assert judged([made({"a": 0.1, "b": 0.0}, error=10.0)]).verdict == "exposed"
 
 
 def test_errors_of_a_single_trial_are_said_to_be_over_images():
