@@ -316,6 +316,8 @@ def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0
         sums = np.array([[hits[:, scores.groups == name].sum(), hits[:, scores.groups == name].size] for name in names])
         drawn = sums[np.random.default_rng(0).integers(0, len(names), (RESAMPLES, len(names)))].sum(axis=1)
         low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
+        if low == high:  # of groups that are all alike, as many as three may still be otherwise
+            low, high = max(0.0, low - 3 / len(names)), min(1.0, high + 3 / len(names))
         rows.append(
             {
                 "method": method,

@@ -169,6 +169,12 @@ def test_coverage_is_near_what_is_promised_and_its_interval_holds_it():
     assert 2 < row["median width"] < 8  # two standard deviations of 1 point to each side, about
 
 
+def test_a_coverage_of_all_is_not_certain():
+    """Five groups are too few for an interval at 90 %: it goes from 0 to 1, holds everywhere, and that shows little."""
+    (row,) = studies.coverage_table(made(groups=5, each=3), ["atc-mc"])
+    assert (row["coverage"], row["low"], row["high"]) == (1, pytest.approx(0.4), 1)
+
+
 def test_classifiers_are_scored_domain_by_domain():
     random = np.random.default_rng(0)
     seen = []
