@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,8 @@ def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
     assert rows["All"]["accuracy"] == pytest.approx((20 + 40 + 90 + 30 + 50 + 90) / 6)
     assert {"first: p, q.", "trained on: none."} <= set(grid.notes)
     assert rows["trained on"]["accuracy"] is None and rows["first"]["n"] == 2
+    by_hand = group_grid(replace(table_of(jobs), se="population"), {"first": ["p", "q"]})
+    assert by_hand.data[0]["deviation"] == pytest.approx(5) and "runs (population's, as" in by_hand.caption
     with pytest.raises(ShiftbedError):
         group_grid(table_of(jobs))
 

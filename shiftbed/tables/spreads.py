@@ -147,8 +147,8 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
     counts = _counted(cell.n for cell in cells.values() if cell)
     return Grid(
         title=table.title,
-        caption=f"{table.selection.name}: accuracy in %, mean ± standard deviation of runs, "
-        f"n = {counts}; every domain of a group weighs the same",
+        caption=f"{table.selection.name}: accuracy in %, mean ± standard deviation of runs"
+        f"{DIVISORS[table.se]}, n = {counts}; every domain of a group weighs the same",
         corner="algorithm",
         columns=shown,
         rows=[(name, [columns[group][row] for group in shown]) for row, name in enumerate(table.algorithms)],
