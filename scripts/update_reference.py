@@ -69,8 +69,7 @@ def figures() -> str:
     ]
     for name in FIGURES:
         one = FIGURES[name]
-        options = [("class" if option == "kind" else option) for option in one.options]
-        asked = f" Options: {', '.join(f'`--{option}`' for option in options)}." if options else ""
+        asked = f" Options: {', '.join(f'`--{option}`' for option in one.words)}." if one.words else ""
         parts += [f"## {name}", f"{one.summary} As in {one.paper}.{asked}", f"![{name}](figures/{name}.png)"]
     return "\n\n".join(parts) + "\n"
 

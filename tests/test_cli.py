@@ -808,3 +808,10 @@ def test_the_accuracy_of_one_model_has_its_standard_error(shiftbed):
     found = record["splits"]["-90%/in"]
     error = (found["accuracy"] * (1 - found["accuracy"]) / found["count"]) ** 0.5
     assert f"{100 * found['accuracy']:.1f} ±{100 * error:.1f}" in made
+
+
+def test_the_class_of_a_figure_has_one_name_on_the_command_line(shiftbed, tmp_path):
+    said = shiftbed("figure", "leaderboard", str(tmp_path), "--class", "cat").err
+    assert "The figure leaderboard has no option 'class'; it has dataset, selection." in said
+    options = {row["figure"]: row["options"] for row in json.loads(shiftbed("figures", "--json").out)}
+    assert options["tsne"] == ["dataset", "class"]

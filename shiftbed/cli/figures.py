@@ -49,14 +49,12 @@ def figure(
 
 @app.command("figures")
 def list_figures(as_json: AsJson = False) -> None:
-    """Lists the figures there are, and what they are drawn from."""
+    """Lists the figures there are, and the papers that show them."""
     from shiftbed.report.figures import FIGURES
 
     entries = [FIGURES[name] for name in FIGURES]
     if as_json:
-        rows = [
-            {"figure": one.name, "shows": one.summary, "paper": one.paper, "options": one.options} for one in entries
-        ]
+        rows = [{"figure": one.name, "shows": one.summary, "paper": one.paper, "options": one.words} for one in entries]
         print(json.dumps(rows))
         return
     table = RichTable("figure", "what it shows", "in")

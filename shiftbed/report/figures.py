@@ -54,6 +54,15 @@ class FigureEntry:
     options: tuple[str, ...]
     draw: Callable[[Asked, Path], Path]
 
+    @property
+    def words(self) -> list[str]:
+        """The options as the command line calls them."""
+        return [_word(option) for option in self.options]
+
+
+def _word(option: str) -> str:
+    return "class" if option == "kind" else option  # `class` is a word of Python's own
+
 
 TSNE_SIDE = 64  # to which images are brought whose sizes differ
 FIGURES: Registry[FigureEntry] = Registry("figure", "shiftbed.report.figures")
@@ -88,7 +97,7 @@ def figure(name: str, folder: str | Path, out: str | Path, **options: Any) -> Pa
     for option in given:
         if option not in entry.options:
             raise ShiftbedError(
-                f"The figure {entry.name} has no option '{option}'; it has {', '.join(entry.options) or 'none'}."
+                f"The figure {entry.name} has no option '{_word(option)}'; it has {', '.join(entry.words) or 'none'}."
             )
     if Path(folder).is_file():
         raise no_finished_job(folder)
