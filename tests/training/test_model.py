@@ -357,6 +357,22 @@ def test_wandb_and_mlflow_are_told_under_names_they_have(tmp_path, monkeypatch):
     assert mlflow.end_run.called
 
 
+def test_wandb_keeps_a_run_of_the_job(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    job = shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path, steps=1, track="wandb")
+    assert list(tmp_path.glob(f"wandb/offline-run-*-{job.id}/*.wandb"))
+
+
+def test_mlflow_keeps_a_run_of_the_job(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
+    job = shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path / "job", steps=1, track="mlflow")
+    (run,) = mlflow.search_runs(output_format="list")
+    assert (run.info.run_name, run.info.status) == (job.id, "FINISHED")
+    assert run.data.metrics["accuracy/-90_/in"] == job.rows[-1]["splits"]["-90%/in"]["accuracy"]
+
+
 def test_tensorboard_writes_its_files(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path, steps=1, track="tensorboard")
