@@ -200,7 +200,9 @@ def load_code(path: Path) -> None:
     except ShiftbedError as error:
         raise AlgorithmError(f"{path}: {error}") from error
     except Exception as error:
-        raise AlgorithmError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+        of_domainbed = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "domainbed"
+        do = "; `from shiftbed.algorithms.domainbed import networks, misc, ERM` has its names" if of_domainbed else ""
+        raise AlgorithmError(f"{path} cannot be run: {type(error).__name__}: {error}{do}.") from error
     is_of_algorithms = any(ALGORITHMS[known].cls.__module__ == name for known in ALGORITHMS)
     if not is_of_algorithms and name not in Registry.modules:  # which may be trackers alone
         raise AlgorithmError(f"{path} registers no algorithm; write @register() before your class.")

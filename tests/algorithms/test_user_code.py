@@ -71,6 +71,7 @@ def test_a_file_may_be_called_like_a_standard_module(write):
     [
         ("x = 1", "registers no algorithm; write @register"),
         ("def broken(:", "cannot be run: SyntaxError"),
+        ("from domainbed.lib import misc", "No module named 'domainbed'; `from shiftbed.algorithms.domainbed import"),
         (
             MINE.format(imports="").replace("Mine", "ERM"),
             "ERM is an algorithm of shiftbed; give your class another name",
