@@ -20,7 +20,7 @@ from shiftbed.training.store import LocalStore
 
 SOURCE = "query budget"
 ORACLES = ("oracle", "oracle-laplace", "oracle-thresholdout")
-COUNTED = "only looks through `shiftbed tables`, `shiftbed best` and `shiftbed.read_tables` are counted"
+COUNTED = "looks through the verbs of shiftbed are counted, but not those of audits and of who opens the files"
 
 
 def query_budget(subject: Subject) -> Finding:

@@ -23,6 +23,7 @@ from shiftbed.cli import app
 from shiftbed.data.dataset import Domain
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.hparams import constant, log_uniform, uniform
+from shiftbed.report.figures import figure
 from shiftbed.selection import tasks_of
 from shiftbed.sweeps.domainbed_format import export_domainbed, import_domainbed
 from shiftbed.tables import read_tables
@@ -232,6 +233,16 @@ def test_an_imported_sweep_is_audited_as_far_as_it_allows(tmp_path):
     assert {one.source for one in found.findings if one.verdict == "unknown"} >= {"pretraining", "augmented validation"}
     assert found["oracle selection"].grids and found["query budget"].grids
     assert "DomainBed's records do not say" in found["pretraining"].sentence
+
+
+def test_looks_through_every_verb_but_the_audit_count_and_the_verdict_says_so(tmp_path):
+    write_sweep(tmp_path / "s", algorithms=("ERM", "Mixup"), draws=3, trials=1)
+    for _ in range(2):
+        assert "no look at a test domain" in audit_sweep(tmp_path / "s")["query budget"].sentence
+    figure("leaderboard", tmp_path / "s", tmp_path / "f.png", selection="oracle")
+    said = audit_sweep(tmp_path / "s")["query budget"].sentence
+    assert "looks at test domains in" in said
+    assert "looks through the verbs of shiftbed are counted, but not those of audits" in said
 
 
 def test_domainbed_s_augmentation_of_validation_images_is_an_alarm():
