@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -98,6 +98,15 @@ class Algorithm(nn.Module):
     cycle: int = 1
     needs: tuple[Need, ...] = ()
     takes_unlabeled: bool = False
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Gives a job lists, dictionaries and the like of its own, which the class as written keeps for all objects.
+
+        In DomainBed each job has a process; here jobs share one, and what one appended the next would find.
+        """
+        made = super().__new__(cls)
+        vars(made).update(state.shared_values(cls))
+        return made
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]

@@ -5,7 +5,7 @@ schedulers, counters, tensors, flags. What is understood is saved; what is not i
 such a job over instead of resuming it wrongly.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
 from copy import deepcopy
 from enum import Enum
 from functools import partial
@@ -23,6 +23,7 @@ HARMLESS = (
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, partial),
     *(Enum, PurePath, torch.device, torch.dtype, torch.Size),  # none of which changes itself
 )
+CHANGING = (MutableSequence, MutableMapping, MutableSet, np.ndarray, torch.Tensor)
 KERNELS = ("fused", "capturable", "foreach")
 LIBRARIES = ("torch", "torchvision", "timm", "shiftbed")  # attributes of their layers do not change in training
 
@@ -115,6 +116,17 @@ def _lost(holder: nn.Module, own: list[torch.Tensor]) -> list[str]:
         if not (saved or (attached and _saves_itself(holder)) or isinstance(value, HARMLESS)):
             lost.append(name)
     return lost
+
+
+def shared_values(cls: type) -> dict[str, Any]:
+    """Copies of what changes in place among the attributes of a class, and of those it builds on, written elsewhere."""
+    return {
+        name: deepcopy(value)
+        for base in reversed(cls.__mro__)
+        if base.__module__.partition(".")[0] not in (*LIBRARIES, "builtins")
+        for name, value in vars(base).items()
+        if isinstance(value, CHANGING) and not name.startswith("__")
+    }
 
 
 def _memory(tensor: torch.Tensor) -> int:

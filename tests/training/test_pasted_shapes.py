@@ -106,6 +106,28 @@ class TwoNamesOfOneObject(Pasted):
 
 
 @shape(resumes=True)
+class ListOfTheClass(Pasted):
+    seen: list[float] = []  # noqa: RUF012  # as published
+
+    def factor(self):
+        return 1 + len(self.seen)
+
+    def after(self, loss):
+        self.seen.append(loss.item())
+
+
+@shape(resumes=False)
+class DequeOfTheClass(Pasted):
+    seen: deque[float] = deque(maxlen=3)  # noqa: RUF012
+
+    def factor(self):
+        return 1 + len(self.seen)
+
+    def after(self, loss):
+        self.seen.append(loss.item())
+
+
+@shape(resumes=True)
 class ChangedHparams(Pasted):
     def factor(self):
         return self.hparams.get("weight", 1.0)
