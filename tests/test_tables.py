@@ -483,6 +483,14 @@ def test_jobs_that_all_diverged_before_a_record_are_called_that(rule):
     assert table_of(jobs, "external-dataset").is_empty
 
 
+def test_a_row_without_a_number_says_that_its_jobs_diverged():
+    diverged = [replace(record("CORAL", "north", 0, draw, 0, 0), status="diverged", rows=[]) for draw in range(2)]
+    whole = [record("ERM", "north", 0, draw, 0.5, 0.5) for draw in range(2)]
+    said = " ".join(as_text(table_of([*whole, *diverged], "training-domain-validation")).split())
+    assert "No number of CORAL where no finished job competes; those that diverged do not." in said
+    assert "No number" not in as_text(table_of(whole, "training-domain-validation"))
+
+
 def pairs_of(jobs, value):
     """For every job those that test one more domain."""
     made = {}

@@ -30,6 +30,7 @@ LEAK_MARK = "‡"
 BASELINE = "ERM"
 FEW = 8  # algorithms that are compared with the baseline one by one
 CHANCE = 0.05
+NONE_COMPETES = "no finished job competes"
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ class Table:
             return f"not run: {named_jobs(needed)}"
         if column == AVERAGE:
             return "no trial has every domain"
-        return "never planned" if algorithm not in self.draws else "no finished job competes"
+        return "never planned" if algorithm not in self.draws else NONE_COMPETES
 
     def notes(self) -> list[str]:
         """What a reader must know before comparing rows."""
@@ -279,7 +280,11 @@ class Table:
                 f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."
             )
         elif self.is_empty and not (self.missing or self.needed or self.selection.needs_other_datasets):
-            notes.append("No number: no finished job competes; those that diverged do not.")
+            notes.append(f"No number: {NONE_COMPETES}; those that diverged do not.")
+        without = [name for name in self.algorithms if NONE_COMPETES in {self.why_empty(name, c) for c in self.columns}]
+        if without and not self.is_empty:
+            where = "" if len(without) == len(self.algorithms) else f" of {', '.join(without)}"
+            notes.append(f"No number{where} where {NONE_COMPETES}; those that diverged do not.")
         if self.design.name != REDRAW:
             notes.append(f"Search design {self.design.name}: {self.design.summary}")
         if self.selection.needs_other_datasets and self.is_empty:
