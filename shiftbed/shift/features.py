@@ -69,6 +69,8 @@ def samples_of(
     for domain in [dataset[name] for name in domains] or dataset.domains:
         inputs, labels, groups = _inputs(domain, size), np.asarray(domain.labels), domain.groups
         if classes:
+            if (labels < 0).all():
+                raise DataError(f"Nobody knows which images of '{domain.name}' are of these classes; name no classes.")
             kept = np.isin(labels, numbers)
             inputs, labels, groups = inputs[kept], labels[kept], None if groups is None else groups[kept]
         if network is not None:

@@ -136,6 +136,8 @@ def test_images_without_labels_join_a_dataset_at_its_size(tmp_path):
     joined = with_unlabelled(emoji, tmp_path / "site")
     one = samples_of(joined, ["site"])["site"]
     assert one.labels is None and one.inputs.shape == (20, 3, 64, 64)
+    with pytest.raises(DataError, match="Nobody knows which images of 'site' are of these classes; name no classes"):
+        samples_of(joined, ["site"], classes=emoji.card.classes[:2])
     assert [domain.name for domain in joined.domains] == [*(domain.name for domain in emoji.domains), "site"]
     (tmp_path / "site" / "broken.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"broken\.png is a damaged image"):
