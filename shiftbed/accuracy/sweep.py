@@ -125,6 +125,8 @@ def models(folder: Path) -> list[JobRecords]:
     beside = cross_validating(finished)
     ended = [job for job in finished if job.status == "done" and job.rows and job.id not in beside]
     jobs = [job for job in ended if (folder / JobFiles(job.id).weights).exists()]
+    if not finished and (any(folder.glob("weights*.safetensors")) or any(folder.glob("jobs/*/weights*.safetensors"))):
+        raise StoreError(f"{folder} is a model and no sweep; name its images with --on FOLDER or --on DATASET/DOMAIN.")
     if not jobs:
         raise StoreError(
             f"No finished job in {folder} kept its weights; `shiftbed sweep ... --keep final` keeps them, and "
