@@ -245,7 +245,7 @@ def _print(made: "ShiftMeasurement | None", others: "list[ShiftEstimate]") -> No
         return
     if made.accuracy is not None:
         say(bound_in_words(made.accuracy))
-    for note in (*made.notes, *made.diversity.notes, *made.correlation.notes):
+    for note in dict.fromkeys((*made.notes, *made.diversity.notes, *made.correlation.notes)):
         say(f"Note: {note}.")
 
 
