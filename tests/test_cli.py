@@ -815,3 +815,29 @@ def test_the_class_of_a_figure_has_one_name_on_the_command_line(shiftbed, tmp_pa
     assert "The figure leaderboard has no option 'class'; it has dataset, selection." in said
     options = {row["figure"]: row["options"] for row in json.loads(shiftbed("figures", "--json").out)}
     assert options["tsne"] == ["dataset", "class"]
+
+
+def test_two_formats_at_once_are_refused(shiftbed, tmp_path):
+    for command in (["tables", str(tmp_path)], ["benchmark", "builtin"]):
+        told = shiftbed(*command, "--format", "csv", "--json")
+        assert told.code == 1
+        assert "--json and --format csv are two formats; leave one of them out." in told.err
+
+
+def test_predict_without_images_knows_a_model_from_a_sweep(shiftbed, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "weights.safetensors").write_bytes(b"")
+    assert "model is a model and no sweep; name its images with --on" in shiftbed("predict", "model").err
+
+
+def test_refusals_are_sentences_whatever_the_number(shiftbed):
+    train = ("train", "ColoredDigits", "ERM", "--test=-90%")
+    assert "choose none, final, best, all or logits." in shiftbed(*train, "--keep", "some").err
+    assert "There is no tracker 'foo'. There is only tensorboard." in shiftbed(*train, "--track", "foo").err
+    assert "a share between 0 and 1 of every test domain, not 2." in shiftbed(*train, "--adapt", "2").err
+    sweep = ("sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%", "--out", "s")
+    once = shiftbed(*sweep, "--design", "search-once", "--draws", "2", "--trials", "2", "--dry-run", "--no-probe")
+    assert "Then at most 1 job to train the winners again." in once.out
+    pairs = shiftbed(*sweep, "--protocol", "leave-pair-out")
+    assert "tests -90% and nothing else; name all domains of one of its tasks" in pairs.err

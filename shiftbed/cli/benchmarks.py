@@ -22,6 +22,7 @@ from shiftbed.cli.shared import (
     Workers,
     app,
     console,
+    format_of,
     load_classes,
     log,
     names,
@@ -116,7 +117,7 @@ def benchmark(
 
     if (name is None) == (file is None):
         raise ShiftbedError("Name a benchmark or give a --file, one of the two; `shiftbed benchmarks` lists them.")
-    one_of(output, tuple(tables.FORMATS), "format")
+    output = format_of(output, as_json, tuple(tables.FORMATS))
     sharing = parse_jobs_per_device(jobs_per_device)
     weights = one_of(keep, KEEPS, "choice of weights")
     load_classes(code)
@@ -169,7 +170,7 @@ def benchmark(
             f"None of the finished jobs of {out} is of {whole.name} as it is asked for here; without --no-train they "
             "are run, and --dry-run says how many they are."
         )
-    print(tables.render(outcome.grids, "json" if as_json else output))
+    print(tables.render(outcome.grids, output))
     if figure is not None:
         from shiftbed.report.figures_drawn import beside
 
@@ -179,7 +180,7 @@ def benchmark(
     show_failures(failed, lambda job_id: train_command(jobs[job_id], out, code or [], weights, deterministic))
     if failed:
         raise ShiftbedError(f"{plural(len(failed), 'job')} failed; the same command tries again.")
-    if whole.kind == "sweep" and output == "text" and not as_json:
+    if whole.kind == "sweep" and output == "text":
         next_command(f"shiftbed tables {quote(str(out))}")
 
 

@@ -19,6 +19,7 @@ from shiftbed.cli.shared import (
     SkipCorrupt,
     app,
     console,
+    format_of,
     load_classes,
     names,
     next_command,
@@ -64,7 +65,7 @@ def tables(
     from shiftbed.audit.ledger import read_tables
     from shiftbed.shift.kept import shift_kinds
 
-    output = "json" if as_json else one_of(output, tuple(make.FORMATS), "format")
+    output = format_of(output, as_json, tuple(make.FORMATS))
     only_with("--view groups", view == "groups", groups=groups)
     only_with("the usual tables", view is None, against=against)
     divisor = one_of(se, ("sample", "population"), "standard error")

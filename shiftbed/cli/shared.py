@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -120,6 +120,18 @@ def only_with(what: str, is_asked: bool, **options: Any) -> None:
         if value and not is_asked:
             option = f"--{name.replace('_', '-')}"
             raise ShiftbedError(f"{option} goes with {what}, which is not asked for; ask for it or leave {option} out.")
+
+
+def format_of(asked: str, as_json: bool, known: Iterable[str]) -> str:
+    """The format of tables, which --json names too.
+
+    Raises:
+        ShiftbedError: There is no such format, or --json stands beside another one.
+    """
+    output = str(one_of(asked, known, "format"))
+    if as_json and output not in ("text", "json"):
+        raise ShiftbedError(f"--json and --format {output} are two formats; leave one of them out.")
+    return "json" if as_json else output
 
 
 def parse_overrides(pairs: list[str] | None) -> "dict[str, Value]":
