@@ -86,7 +86,8 @@ def one_of(value: Any, allowed: Iterable[str], noun: str) -> Any:
     """
     known = list(allowed)
     if value is not None and value not in known:
-        raise ShiftbedError(f"There is no {noun} '{value}'; there are {', '.join(known)}.")
+        choice = ", ".join(known[:-1]) + " or " * (len(known) > 1) + known[-1]
+        raise ShiftbedError(f"There is no {noun} '{value}'; choose {choice}.")
     return value
 
 
@@ -118,5 +119,7 @@ def did_you_mean(name: str, known: list[str]) -> str:
     near = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
     if near:
         return f" Did you mean {' or '.join(near)}?"
+    if len(known) == 1:
+        return f" There is only {known[0]}."
     more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
     return f" There are {', '.join(sorted(known)[:SHOWN])}{more}." if known else ""

@@ -209,7 +209,7 @@ def _show_forecast(found: "Forecast", words: "SweepWords", as_json: bool) -> Non
     done = "" if found.done is None else f", {found.done:,} of them done already"
     print(f"{plural(found.jobs, 'job')}{done}.")
     if found.reruns:
-        print(f"Then at most {plural(found.reruns, 'job')} that train the winners again.")
+        print(f"Then at most {plural(found.reruns, 'job')} to train the winners again.")
     if found.seconds:
         but = f", without {plural(len(found.unknown), 'kind')} of jobs that have no estimate" if found.unknown else ""
         print(f"About {found.device_hours:.2g} device-hours ({duration(sum(found.seconds.values()))} one by one{but}).")

@@ -193,7 +193,10 @@ def asked_tasks(request: Request, dataset: str) -> list[TaskSpec]:
     asked = [spec for spec in listed if is_asked(spec)]
     if not asked:
         names = ", ".join(request.test_domains)
-        raise DataError(f"No task of {request.protocol} on {dataset} tests {names} alone; leave {dataset} out.")
+        raise DataError(
+            f"No task of {request.protocol} on {dataset} tests {names} and nothing else; "
+            f"name all domains of one of its tasks, or leave {dataset} out."
+        )
     return asked
 
 
@@ -216,9 +219,12 @@ def adapting(spec: TaskSpec, share: float) -> TaskSpec:
     """
     if not share:
         return spec
-    if not isinstance(spec, LeaveOut) or spec.whole or not 0 < share < 1:
+    if not 0 < share < 1:
+        raise HparamError(f"Adaptation gives a share between 0 and 1 of every test domain, not {share:g}.")
+    if not isinstance(spec, LeaveOut) or spec.whole:
         raise HparamError(
-            "Adaptation gives a share between 0 and 1 of test domains that are left out in turn and not tested whole."
+            "Adaptation needs test domains that are left out in turn and not tested whole; choose such a protocol, "
+            "or leave the adaptation out."
         )
     return replace(spec, adapt=share)
 

@@ -30,7 +30,7 @@ def test_a_search_once_runs_in_two_stages(shiftbed, tmp_path):  # noqa: F811
     search = (*command, "--design", "search-once", "--draws", "2", "--workers", "2")
     dry = shiftbed(*search, "--dry-run", "--no-probe").out
     assert "2 jobs, 0 of them done already." in dry
-    assert "Then at most 2 jobs that train the winners again." in dry
+    assert "Then at most 2 jobs to train the winners again." in dry
     ran = shiftbed(*search)
     assert ran.code == 0 and "4 jobs done." in ran.out
     assert "4 jobs done." in shiftbed(*search).out, "the second stage is not trained again either"
