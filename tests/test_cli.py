@@ -841,3 +841,11 @@ def test_refusals_are_sentences_whatever_the_number(shiftbed):
     assert "Then at most 1 job to train the winners again." in once.out
     pairs = shiftbed(*sweep, "--protocol", "leave-pair-out")
     assert "tests -90% and nothing else; name all domains of one of its tasks" in pairs.err
+
+
+def test_a_shell_completes_the_names_of_commands_and_options(shiftbed, monkeypatch):
+    for typed, completed in (("shiftbed tr", "train"), ("shiftbed train --rec", "--recipe")):
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        monkeypatch.setenv("_SHIFTBED_COMPLETE", "complete_bash")
+        assert shiftbed().out.split() == [completed]

@@ -25,7 +25,6 @@ app = typer.Typer(
     cls=Commands,
     help="A testbed for machine learning under distribution shift.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
