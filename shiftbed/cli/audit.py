@@ -47,7 +47,9 @@ def audit(
     table: Annotated[Path | None, typer.Option(help="A published table to check (`tables --format json`).")] = None,
     against: Annotated[Path | None, typer.Option(help="Another sweep, to put its leaderboard beside.")] = None,
     run: Annotated[bool, typer.Option("--run", help="Train linear probes against fine-tuning, too.")] = False,
-    weights: Annotated[str, typer.Option(help="With --run: initial weights, by commas; the sweep's, and none.")] = "",
+    weights: Annotated[
+        str, typer.Option(help="With --run: initial weights, separated by commas; by default the sweep's, and none.")
+    ] = "",
     stand_in: Annotated[
         str | None, typer.Option(help="With --run: the domain that is like the pretraining data.")
     ] = None,

@@ -149,7 +149,7 @@ def algorithms(
 @app.command()
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show all of this recipe, or of a file of yours.")] = None,
-    dataset: Annotated[str, typer.Option(help="As it is for this dataset; else for large images.")] = "",
+    dataset: Annotated[str, typer.Option(help="As it is for this dataset; by default for large images.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """The recipes there are, which say how models are trained, or all of one."""

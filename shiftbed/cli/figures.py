@@ -16,11 +16,15 @@ def figure(
     folder: Annotated[Path, typer.Argument(help="The folder of results.")],
     out: Annotated[Path | None, typer.Option(help="A .pdf, .svg or .png file; NAME.pdf by default.")] = None,
     dataset: Annotated[str | None, typer.Option(help="One dataset of several.")] = None,
-    selection: Annotated[str | None, typer.Option(help="The rule that chose; training-domain-validation.")] = None,
-    method: Annotated[str | None, typer.Option(help="The method that predicts accuracy; atc-mc.")] = None,
-    classifier: Annotated[str | None, typer.Option(help="Whose accuracy is predicted; the first.")] = None,
-    kind: Annotated[str | None, typer.Option("--class", help="The class whose images are shown; the first.")] = None,
-    measure: Annotated[str | None, typer.Option(help="The measure of shift; the first.")] = None,
+    selection: Annotated[
+        str | None, typer.Option(help="The rule that chose; by default training-domain-validation.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="The method that predicts accuracy; by default atc-mc.")] = None,
+    classifier: Annotated[str | None, typer.Option(help="Whose accuracy is predicted; by default the first.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--class", help="The class whose images are shown; by default the first.")
+    ] = None,
+    measure: Annotated[str | None, typer.Option(help="The measure of shift; by default the first.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draws a figure for a paper from a folder of results.

@@ -105,7 +105,8 @@ def best(
     algorithm: Annotated[str | None, typer.Option(help="Only this algorithm.")] = None,
     test: Annotated[str, typer.Option(help="Only jobs that test these domains, separated by commas.")] = "",
     all_domains: Annotated[
-        bool, typer.Option("--all-domains", help="Train it anew on all domains, for one that is in none of them.")
+        bool,
+        typer.Option("--all-domains", help="Train it anew on all domains, for use at a place that is none of them."),
     ] = False,
     device: Device = None,
     export: Annotated[str | None, typer.Option(help="onnx: write the network in this format too.")] = None,

@@ -52,7 +52,9 @@ def sweep(
         list[str] | None, typer.Option(help="A setting of the design groups: name=value,... (repeatable).")
     ] = None,
     test: Annotated[str | None, typer.Option(help="Test domains, separated by commas; all by default.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="Who trains and who is tested; leave-one-domain-out.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Who trains and who is tested; by default leave-one-domain-out.")
+    ] = None,
     selection: Annotated[
         list[str] | None, typer.Option(help="A selection rule the jobs must serve (repeatable).")
     ] = None,
