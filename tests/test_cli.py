@@ -840,7 +840,7 @@ def test_refusals_are_sentences_whatever_the_number(shiftbed):
     once = shiftbed(*sweep, "--design", "search-once", "--draws", "2", "--trials", "2", "--dry-run", "--no-probe")
     assert "Then at most 1 job to train the winners again." in once.out
     pairs = shiftbed(*sweep, "--protocol", "leave-pair-out")
-    assert "tests -90% and nothing else; name all domains of one of its tasks" in pairs.err
+    assert "tests -90% alone; name all domains of one of its tasks" in pairs.err
 
 
 def test_a_shell_completes_the_names_of_commands_and_options(shiftbed, monkeypatch):

@@ -194,7 +194,7 @@ def asked_tasks(request: Request, dataset: str) -> list[TaskSpec]:
     if not asked:
         names = ", ".join(request.test_domains)
         raise DataError(
-            f"No task of {request.protocol} on {dataset} tests {names} and nothing else; "
+            f"No task of {request.protocol} on {dataset} tests {names} alone; "
             f"name all domains of one of its tasks, or leave {dataset} out."
         )
     return asked
