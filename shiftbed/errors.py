@@ -13,6 +13,11 @@ class ShiftbedError(Exception):
     """Base of every error a user can cause or meet; its message is one clear sentence."""
 
 
+def plural(count: int, noun: str) -> str:
+    """A number of things, for a sentence."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def sentence(error: Exception) -> str:
     """An error as one sentence; one that is nobody's design says where it happened."""
     if isinstance(error, ShiftbedError):

@@ -834,7 +834,7 @@ def test_predict_without_images_knows_a_model_from_a_sweep(shiftbed, tmp_path):
 def test_refusals_are_sentences_whatever_the_number(shiftbed):
     train = ("train", "ColoredDigits", "ERM", "--test=-90%")
     assert "choose none, final, best, all or logits." in shiftbed(*train, "--keep", "some").err
-    assert "There is no tracker 'foo'. There is only tensorboard." in shiftbed(*train, "--track", "foo").err
+    assert "There is no tracker 'foo'. There are mlflow, tensorboard, wandb." in shiftbed(*train, "--track", "foo").err
     assert "a share between 0 and 1 of every test domain, not 2." in shiftbed(*train, "--adapt", "2").err
     sweep = ("sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%", "--out", "s")
     once = shiftbed(*sweep, "--design", "search-once", "--draws", "2", "--trials", "2", "--dry-run", "--no-probe")

@@ -14,6 +14,7 @@ def test_a_wrong_name_suggests_the_nearest():
 def test_a_name_like_no_other_shows_some_that_there_are():
     with pytest.raises(UnknownNameError, match=r"There are ADRMX, ANDMask, ARM, .* and \d+ more\."):
         ALGORITHMS["zzz"]
+    assert did_you_mean("zzz", ["alone"]) == " There is only alone."
     assert did_you_mean("zzz", [f"name{i:02}" for i in range(20)]).endswith("name10, name11 and 8 more.")
 
 

@@ -24,7 +24,7 @@ from shiftbed.accuracy.extraction import AnyModel, DomainImages, Extractor, Imag
 from shiftbed.accuracy.methods import METHODS, Method
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.summary import DEFAULT, AccuracyPrediction, FittedPredictor, summarise
-from shiftbed.errors import DataError
+from shiftbed.errors import DataError, plural
 from shiftbed.training.model import Model, load, weights_file
 from shiftbed.training.store import LocalStore
 
@@ -116,7 +116,8 @@ def _source(
     if source is not None:
         images, labels = source
         if labels is None or len(labels) != len(images):
-            have = "no labels" if labels is None else f"{len(labels)} labels for {len(images)} images"
+            count = plural(len(images), "image")
+            have = "no labels" if labels is None else f"{plural(len(labels), 'label')} for {count}"
             raise DataError(f"The source set has {have}; the accuracy there must be known: give one label an image.")
         return DomainImages.of("the source", images, np.asarray(labels))
     if folder is None:

@@ -139,6 +139,13 @@ def register(
     spaces = given if callable(given) else (lambda dataset, size_class: given)
 
     def wrap(cls: AlgorithmClass) -> AlgorithmClass:
+        from shiftbed.algorithms.base import Algorithm  # which registers its own by this function
+
+        if not issubclass(cls, Algorithm):
+            raise AlgorithmError(
+                f"{cls.__name__} builds on no Algorithm; let it build on Algorithm or ERM of shiftbed.algorithms, or "
+                "of shiftbed.algorithms.domainbed if it was written for DomainBed."
+            )
         ours = cls.__module__.startswith("shiftbed.")
         if not ours and cls.__name__ in BUILT_IN:
             raise AlgorithmError(f"{cls.__name__} is an algorithm of shiftbed; give your class another name.")

@@ -10,6 +10,7 @@ from shiftbed.audit.findings import Finding
 from shiftbed.audit.ledger import ledger_id, looked_at, queries_of
 from shiftbed.audit.oracles import HELD_OUT_COUNT, SCALE, privacy
 from shiftbed.audit.subject import HONEST, Subject
+from shiftbed.errors import plural
 from shiftbed.selection import TaskRecords
 from shiftbed.selection.rules import ORACLE_BUDGET, TEST_HELD_OUT
 from shiftbed.sweeps.blind import opening
@@ -29,8 +30,8 @@ def query_budget(subject: Subject) -> Finding:
     looks, opened = looked_at(queries_of(store), _settings(subject)), opening(store)
     until = ""
     if opened:
-        now = f"now {len(subject.abouts):,} have"
-        until = f" The sweep was blind until {opened.date}, when {opened.jobs:,} jobs had finished; {now}."
+        done = f"{plural(opened.jobs, 'job')} had finished, now {len(subject.abouts):,}"
+        until = f" The sweep was blind until {opened.date}, when {done}."
     grids = [grid for grid in (_oracle_grid(subject), _privacy_grid(subject)) if grid.rows]
     if not looks:
         return Finding(SOURCE, "clear", f"the ledger has no look at a test domain ({COUNTED}).{until}", grids)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from shiftbed.cli.overview import Commands
 from shiftbed.errors import HparamError, ShiftbedError
+from shiftbed.errors import plural as plural  # commands take it from here
 from shiftbed.registry import one_of as one_of  # commands take it from here
 
 if TYPE_CHECKING:
@@ -81,11 +82,6 @@ def with_files(code: list[Path] | None) -> str:
 def names(text: str) -> list[str]:
     """Names separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def plural(count: int, noun: str) -> str:
-    """A number of things."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def show_failures(failed: Mapping[str, str], alone: Callable[[str], str | None] = lambda job_id: None) -> None:

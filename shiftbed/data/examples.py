@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shiftbed.errors import DataError
+from shiftbed.errors import DataError, plural
 from shiftbed.hashing import digest
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -130,19 +130,20 @@ def list_folder(folder: Path) -> Listing:
             )
         if not found:
             beside = images_in(domain)
-            has = f"{len(beside)} images in no class, such as {beside[0]}" if beside else "no images"
+            has = f"{plural(len(beside), 'image')} in no class, such as {beside[0]}" if beside else "no images"
             raise DataError(f"Domain '{domain.name}' in {folder} has {has}; they belong in {domain}/CLASS/.")
         examples += found
         unread += others
     if elsewhere:
-        images = "1 image" if len(elsewhere) == 1 else f"{len(elsewhere)} images"
         warnings.warn(
-            f"Not used: {images} at another depth than domain/class/image, such as {elsewhere[0]}.", stacklevel=4
+            f"Not used: {plural(len(elsewhere), 'image')} at another depth than domain/class/image, such as "
+            f"{elsewhere[0]}.",
+            stacklevel=4,
         )
     if unread:
-        files = "1 file" if len(unread) == 1 else f"{len(unread)} files"
         warnings.warn(
-            f"Not used: {files} of a kind that is not read, such as {unread[0]}; save them as .jpg or .png.",
+            f"Not used: {plural(len(unread), 'file')} of a kind that is not read, such as {unread[0]}; save them as "
+            ".jpg or .png.",
             stacklevel=4,
         )
     listing = Listing.of(examples)

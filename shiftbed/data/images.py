@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from shiftbed.errors import DataError
+from shiftbed.errors import DataError, plural
 
 ORIENTATION = 0x0112  # the EXIF tag that says how a camera was held
 SHOWN = 5  # images that cannot be read are named
@@ -54,8 +54,10 @@ def readable(paths: Sequence[Path], skip_corrupt: bool) -> list[Path]:
     if refused and not skip_corrupt:
         shown = "; ".join(f"{one.path}: {one.why}" for one in refused[:SHOWN])
         more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
-        count = "1 image" if len(refused) == 1 else f"{len(refused)} images"
-        raise DataError(f"{count} cannot be read ({shown}{more}); repair or remove what is damaged, or --skip-corrupt.")
+        raise DataError(
+            f"{plural(len(refused), 'image')} cannot be read ({shown}{more}); repair or remove what is damaged, or "
+            "--skip-corrupt."
+        )
     whole = [path for path, size in sizes.items() if not isinstance(size, Refused)]
     if skip_corrupt:
         whole = [path for path in whole if not isinstance(decode(path, *sizes[path]), Refused)]  # type: ignore[misc]

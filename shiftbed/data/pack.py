@@ -29,7 +29,7 @@ from shiftbed.data.dataset import Card, Domain, MultiDomainDataset
 from shiftbed.data.examples import Listing
 from shiftbed.data.images import Refused, decode, image_size
 from shiftbed.data.writing import sole_writer
-from shiftbed.errors import DataError
+from shiftbed.errors import DataError, plural
 from shiftbed.hashing import canonical, digest
 
 SHORT_SIDE = 288
@@ -331,10 +331,9 @@ def _refusal(refused: list[Refused], report: Path) -> str:
     report.write_text("".join(f"{one.path}\t{one.why}\n" for one in refused))
     shown = "; ".join(f"{one.path}: {one.why}" for one in refused[:SHOWN])
     more = f"; all are listed in {report}" if len(refused) > SHOWN else ""
-    images = "1 image" if len(refused) == 1 else f"{len(refused)} images"
     return (
-        f"{images} cannot be packed ({shown}{more}); repair or remove what is damaged, or run `shiftbed prepare` with "
-        "--skip-corrupt."
+        f"{plural(len(refused), 'image')} cannot be packed ({shown}{more}); repair or remove what is damaged, or "
+        "run `shiftbed prepare` with --skip-corrupt."
     )
 
 

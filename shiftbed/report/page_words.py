@@ -10,7 +10,7 @@ from shiftbed.algorithms import ALGORITHMS
 from shiftbed.audit.findings import Audit
 from shiftbed.audit.subject import Subject
 from shiftbed.data import card
-from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.errors import ShiftbedError, UnknownNameError, plural
 from shiftbed.report.page_results import Results
 from shiftbed.sweeps.records import Status
 from shiftbed.tables import AVERAGE, Table
@@ -24,11 +24,6 @@ COMMON_SIDE = 64  # to which images are brought whose sizes differ
 def listed(names: Sequence[str]) -> str:
     """Names in a sentence."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -75,14 +70,14 @@ def verdict(table: Table) -> Verdict:
         return Verdict(table, leader, better, f"{first}; nothing is better than plain {BASELINE}.", enough)
     if leader not in tests:
         return Verdict(table, leader, better, f"{first}; it shares no trial with {BASELINE} to be compared in.", enough)
-    test, compared = tests[leader], count(len(tests), "comparison")
+    test, compared = tests[leader], plural(len(tests), "comparison")
     if leader in better:
         chance = "more than chance would give"
     elif not enough:
         chance = "from too few pairs to tell it from chance"
     else:
         chance = "which chance explains as well"
-    how = f"p = {min(1.0, test.p * len(tests)):.2g} with {compared} allowed for, {count(test.n, 'pair')}"
+    how = f"p = {min(1.0, test.p * len(tests)):.2g} with {compared} allowed for, {plural(test.n, 'pair')}"
     words = f"{first}, {test.difference:+.1f} points against {BASELINE}: {chance} ({how})."
     return Verdict(table, leader, better, words, enough)
 
@@ -114,12 +109,12 @@ def compared(subject: Subject, results: Results) -> str:
     trials = {about["trial"] for about in subject.abouts}
     draws = {about["draw"] for about in subject.abouts}
     rule = results.selections[0]
-    what = f"{count(len(algorithms), 'algorithm')} on {listed(subject.datasets)}"
-    search = f"{count(len(draws), 'draw')} of the hyperparameters and {count(len(trials), 'trial')}"
+    what = f"{plural(len(algorithms), 'algorithm')} on {listed(subject.datasets)}"
+    search = f"{plural(len(draws), 'draw')} of the hyperparameters and {plural(len(trials), 'trial')}"
     sees = "sees" if rule.oracle else "does not see"
     return (
-        f"{what}: {count(len(subject.abouts), 'job')} from {search}. Models were selected by {rule.name}, which {sees} "
-        "the test domain."
+        f"{what}: {plural(len(subject.abouts), 'job')} from {search}. Models were selected by {rule.name}, "
+        f"which {sees} the test domain."
     )
 
 
@@ -135,7 +130,7 @@ def next_steps(
         for words, _, command in table.unfinished()
     ]
     if status.failures:
-        failed = count(len(status.failures), "job")
+        failed = plural(len(status.failures), "job")
         steps.append((f"{failed} failed; the sweep's own command tries again.", f"shiftbed status {where}"))
     if audit.alarms:
         sources = listed([one.source for one in audit.alarms])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftbed.data import card
-from shiftbed.errors import DataError, StoreError, UnknownNameError
+from shiftbed.errors import DataError, StoreError, UnknownNameError, plural
 from shiftbed.hashing import canonical, digest, seed_hash
 from shiftbed.protocols import LeaveOut
 from shiftbed.selection import JobRecords, Variant
@@ -58,12 +58,12 @@ class Imported:
     def notes(self) -> list[str]:
         """What a person should know, in sentences."""
         said = [
-            (self.partial, "had not finished and were left out"),
-            (self.cut, "have lines that are cut off, which were skipped"),
-            (self.repeated, "recorded steps twice, of which the last counts"),
-            (self.doubled, "are the same as others that got as far or further, and were left out"),
+            (self.partial, "left out, since they had not finished"),
+            (self.cut, "with lines that are cut off, which were skipped"),
+            (self.repeated, "with steps recorded twice, of which the last counts"),
+            (self.doubled, "left out, since others are the same and got as far or further"),
         ]
-        notes = [f"{len(runs)} runs {what}: {_some(runs)}." for runs, what in said if runs]
+        notes = [f"{plural(len(runs), 'run')} {what}: {_some(runs)}." for runs, what in said if runs]
         notes += [f"Run {run} could not be read: {why}" for run, why in sorted(self.unreadable.items())]
         if self.guessed:
             names = ", ".join(sorted(self.guessed))
@@ -267,8 +267,8 @@ class Exported:
         """What a person should know, in sentences."""
         notes = []
         if self.left_out:
-            why = "since they diverged or DomainBed has no such task"
-            notes.append(f"{len(self.left_out)} jobs were left out, {why}: {_some(self.left_out)}.")
+            why = "left out, since training diverged or DomainBed has no such task"
+            notes.append(f"{plural(len(self.left_out), 'job')} {why}: {_some(self.left_out)}.")
         if self.mixed:
             notes.append(
                 "DomainBed's scripts would choose among jobs of several settings (recipes, steps, values set by hand, "

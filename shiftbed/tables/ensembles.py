@@ -10,7 +10,7 @@ import numpy as np
 
 from shiftbed.data import Domain
 from shiftbed.data import load as load_dataset
-from shiftbed.errors import StoreError
+from shiftbed.errors import StoreError, plural
 from shiftbed.protocols import Split
 from shiftbed.tables.cells import AVERAGE, Tested
 from shiftbed.tables.estimates import Estimate
@@ -196,7 +196,7 @@ def _members_named(cells: Mapping[tuple[str, Any], Sequence[Derived]]) -> list[s
     domains: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (name, column), found in cells.items():
         for one in found:
-            domains.setdefault((name, one.jobs), []).append(f"{column[1] or 'all'} ({one.count} images)")
+            domains.setdefault((name, one.jobs), []).append(f"{column[1] or 'all'} ({plural(one.count, 'image')})")
     named = [f"{name} on {', '.join(tested)}: {', '.join(jobs)}." for (name, jobs), tested in domains.items()]
     if len(named) > NAMED:
         named[NAMED:] = [f"The members of {len(named) - NAMED} more are in the formats csv and json."]

@@ -76,6 +76,10 @@ def test_a_file_may_be_called_like_a_standard_module(write):
             MINE.format(imports="").replace("Mine", "ERM"),
             "ERM is an algorithm of shiftbed; give your class another name",
         ),
+        (
+            "from shiftbed.algorithms import register\n@register()\nclass Mine:\n    pass",
+            "Mine builds on no Algorithm; let it build on Algorithm or ERM",
+        ),
         *(
             (f"from shiftbed.algorithms import *\n@register(space={space})\nclass Mine(ERM):\n    pass", words)
             for space, words in (

@@ -136,7 +136,7 @@ def test_opening_is_for_good_and_the_audit_tells(tmp_path):
     (table,) = read_tables(folder, ["training-domain-validation"])
     assert table.accuracies("ERM", table.columns[0]) == {0: 25.0}
     words = shiftbed.audit_sweep(folder)["query budget"].sentence
-    assert f"was blind until {opened.date}, when 1 jobs had finished; now 1 have." in words
+    assert f"was blind until {opened.date}, when 1 job had finished, now 1." in words
     seal(LocalStore(folder))
     assert not is_sealed(LocalStore(folder))
 

@@ -105,7 +105,7 @@ def test_the_job_does_not_depend_on_where_it_ran_and_comes_once(tmp_path):
     write_run(tmp_path / "sweep", "one", [line(0)])
     write_run(tmp_path / "sweep", "other", [moved])
     found = import_domainbed(tmp_path / "sweep", tmp_path / "store")
-    assert (found.jobs, found.doubled) == (1, ["one"]) and "1 runs are the same as others" in found.notes()[0]
+    assert (found.jobs, found.doubled) == (1, ["one"]) and "1 run left out" in found.notes()[0]
     import_domainbed(tmp_path / "sweep", tmp_path / "store")
     assert len(list(finished_jobs(LocalStore(tmp_path / "store")))) == 1
 
@@ -233,7 +233,7 @@ def test_our_jobs_are_exported(tmp_path):
         path.write_text(json.dumps(about))
     compact(store)
     done = export_domainbed(store.root, tmp_path / "out")
-    assert (done.jobs, done.left_out) == (1, [f"{1:020x}"]) and "1 jobs were left out" in done.notes()[0]
+    assert (done.jobs, done.left_out) == (1, [f"{1:020x}"]) and "1 job left out, since" in done.notes()[0]
     first = json.loads((tmp_path / "out" / f"{0:020x}" / "results.jsonl").read_text().splitlines()[0])
     assert first["step"] == 99 and {name for name in first if name.endswith("_acc")} == {
         "env0_in_acc",
