@@ -280,6 +280,6 @@ def _frechet(p: Sample, q: Sample, settings: Settings) -> list[ShiftEstimate]:
 def _with_doubt(
     name: str, found: Doubt, count: int, notes: tuple[str, ...] = (), highest: float | None = None, **more: float
 ) -> ShiftEstimate:
-    value, error, parts, no_shift = found
+    value, error, units, no_shift = found
     notes = (*notes, ONE_GROUP) if error is None else notes
-    return estimate(name, value, error, count, no_shift=no_shift, highest=highest, units=parts, notes=notes, **more)
+    return estimate(name, value, error, count, no_shift=no_shift, highest=highest, units=units, notes=notes, **more)

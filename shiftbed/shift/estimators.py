@@ -176,11 +176,15 @@ def _ratio_estimates(read: tuple[LogRatios, LogRatios], pair: Pair, how: How) ->
 def _estimate(
     name: str, value: float, error: float, count: int, groups: tuple[np.ndarray, np.ndarray] | None = None
 ) -> ShiftEstimate:
-    """An estimate within [0, 1]; where no example, or no group of them, disagreed, as many as three in n still may."""
+    """An estimate within [0, 1]; where no example, or no group of them, disagreed, as many as three in n still may.
+
+    Where a few do, the interval is no shorter towards the middle than where none does.
+    """
     units = groups_of(groups) if groups else None
     low, high = interval_from_zero(value, error * student(units) / NORMAL)
-    some = 3 / (units or count)
-    low, high = max(0.0, min(low, value - some)), min(1.0, max(high, value + some))
+    rest = 3 / (units or count)
+    some = rest if error == 0 else 3 / count
+    low, high = max(0.0, min(low, value - some, 1 - rest)), min(1.0, max(high, value + some, rest))
     return ShiftEstimate(name, min(1.0, max(0.0, value)), error, (low, high), count, details={"raw": value})
 
 

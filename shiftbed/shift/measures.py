@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.errors import DataError
 from shiftbed.registry import Registry
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
-from shiftbed.shift.intervals import few_groups, student
+from shiftbed.shift.intervals import few_groups, groups_of, student
 from shiftbed.shift.samples import Sample, refuse_incomparable
 
 GROUPS = 8
@@ -176,13 +176,13 @@ class Doubt(NamedTuple):
     Attributes:
         value: The statistic.
         error: Its standard error; None where the groups of a side are too few to tell.
-        parts: How many parts were left out in turn.
+        units: How many parts were left out in turn, or of how many groups the smaller side is, where these are fewer.
         no_shift: The value at no shift.
     """
 
     value: float
     error: float | None
-    parts: int
+    units: int
     no_shift: float
 
 
@@ -216,7 +216,7 @@ def doubt(statistic: Statistic, p: Sample, q: Sample, seed: int, times: int = 4)
     mixed = np.stack([_mixed(first, groups, random) for _ in range(times)], 1)
     null = float(np.mean(statistic(mixed, np.ones_like(mixed))))
     value = float(statistic(first[:, None], np.ones_like(first[:, None]))[0])
-    return Doubt(value, error, parts, null)
+    return Doubt(value, error, min(parts, groups_of([p.groups, q.groups]) or parts), null)
 
 
 def one_by_one(statistic: Callable[[np.ndarray, np.ndarray], float]) -> Statistic:

@@ -20,7 +20,7 @@ from shiftbed.shift.comparison import (
     told_apart,
 )
 from shiftbed.shift.intervals import groups_of
-from shiftbed.shift.measures import MEASURES, ONE_GROUP, Settings, error_of_means, estimate, is_seen, take
+from shiftbed.shift.measures import MEASURES, ONE_GROUP, Settings, doubt, error_of_means, estimate, is_seen, take
 from shiftbed.shift.samples import Sample, sample
 
 FEW = Settings(most=300)
@@ -392,6 +392,27 @@ def test_the_interval_of_a_distance_holds_what_it_estimates():
     truth = np.mean([one.details["raw"] for one in found])
     assert np.mean([one.interval[0] <= truth <= one.interval[1] for one in found]) >= 0.92
     assert found[0].interval[1] == pytest.approx(found[0].value + stats.t.ppf(0.975, 7) * found[0].standard_error)
+
+
+def test_an_interval_knows_how_few_groups_the_smaller_side_has():
+    """Two of five examples beside a hundred: as eight parts that vary alike they held the truth in 83 of 100 cases."""
+    random, held = np.random.default_rng(0), []
+    for seed in range(300):
+        of_groups = [np.repeat(random.normal(0, 1, count), 5) for count in (2, 100)]
+        sides = [
+            Sample(name, x[:, None], None, np.arange(len(x)) // 5 + first)
+            for name, x, first in zip("pq", of_groups, (0, 2), strict=True)
+        ]
+        x = np.concatenate(of_groups)[:, None]
+
+        def difference(first, kept, x=x):
+            of_p, of_q = first & kept, ~first & kept
+            return (x * of_p).sum(0) / of_p.sum(0) - (x * of_q).sum(0) / of_q.sum(0)
+
+        value, error, units, _ = doubt(difference, *sides, seed, times=1)
+        low, high = estimate("difference", value + 100, error, 10, units=units).interval  # far from 0
+        held.append(low <= 100 <= high)
+    assert np.mean(held) >= 0.93
 
 
 def test_the_error_of_shares_by_hand():

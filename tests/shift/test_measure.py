@@ -179,6 +179,21 @@ def test_a_shift_between_few_groups_is_rarely_seen_where_there_is_none(count):
     assert whole.interval == (max(0.0, 1 - 3 / count), 1.0), "three of as many groups may still disagree"
 
 
+@pytest.mark.parametrize(
+    ("shape", "widest"), [((20, 20), 0.12), ((1, 1), 0.4), ((0.05, 0.95), 0.35), ((1, 19), 0.3), ((19, 1), 0.3)]
+)
+def test_an_interval_of_ten_groups_holds_the_truth_and_is_no_wider_than_groups_differ(shape, widest):
+    """Three tenths on each side of every estimate, as where no group disagrees, would be a width of 0.6."""
+    random, groups = np.random.default_rng(0), (np.repeat(np.arange(10), 50), np.repeat(np.arange(10, 20), 50))
+    held, widths = [], []
+    for _ in range(300):
+        terms = [(random.random(500) < np.repeat(random.beta(*shape, 10), 50)).astype(float) for _ in groups]
+        low, high = estimators._estimate("accuracy", *half_sum(*terms, groups), 500, groups).interval
+        held.append(low <= shape[0] / sum(shape) <= high)
+        widths.append(high - low)
+    assert np.mean(held) >= 0.93 and np.mean(widths) < widest
+
+
 def test_calibration_takes_back_certainty_that_is_not_deserved():
     random = np.random.default_rng(0)
     right = torch.from_numpy(random.standard_normal(4000))
