@@ -34,6 +34,7 @@ from shiftbed.tables.grids import Entry, Grid, command_lines, grid_text, latex_e
 from shiftbed.tables.missing import MissingJob, sweep_command
 from shiftbed.training.recipes import recipe
 from shiftbed.training.store import LocalStore
+from tests.made_records import made_job
 
 DOMAINS = ("north", "south", "far-away-island")
 
@@ -489,6 +490,25 @@ def test_a_row_without_a_number_says_that_its_jobs_diverged():
     said = " ".join(as_text(table_of([*whole, *diverged], "training-domain-validation")).split())
     assert "No number of CORAL where no finished job competes; those that diverged do not." in said
     assert "No number" not in as_text(table_of(whole, "training-domain-validation"))
+
+
+def test_what_was_never_planned_is_not_said_to_have_diverged():
+    whole = [record("ERM", domain, 0, 0, 0.5, 0.5) for domain in DOMAINS]
+    table = table_of([*whole, record("CORAL", "north", 0, 0, 0.5, 0.5)])
+    assert table.why_empty("CORAL", only("south")) == "never planned"
+    assert "No number" not in as_text(table)
+
+
+def test_a_row_without_the_same_draws_on_another_dataset_is_not_said_to_have_diverged():
+    def job(algorithm, dataset):
+        return made_job(0, [(30, {f"{d}/{part}": 0.5 for d in "abc" for part in ("in", "out")})],
+                        algorithm=algorithm, dataset=dataset)  # fmt: skip
+
+    jobs = [job("ERM", "Toy"), job("ERM", "Other"), job("CORAL", "Toy")]
+    table = next(one for one in make_tables(jobs, [SELECTIONS["external-dataset"]]) if one.dataset == "Toy")
+    assert not table.is_empty and table.estimates["CORAL", table.columns[0]] is None
+    said = " ".join(table.notes())
+    assert "needs the same draws on another dataset" in said and "diverged" not in said
 
 
 def pairs_of(jobs, value):

@@ -262,7 +262,7 @@ class Table:
             return f"not run: {named_jobs(needed)}"
         if column == AVERAGE:
             return "no trial has every domain"
-        return "never planned" if algorithm not in self.draws else NONE_COMPETES
+        return NONE_COMPETES if column[0] in self.sizes.get(algorithm, {}) else "never planned"
 
     def notes(self) -> list[str]:
         """What a reader must know before comparing rows."""
@@ -275,19 +275,20 @@ class Table:
                 f"{name} (trial {', '.join(map(str, sorted(some)))})" for name, some in sorted(self.uncounted.items())
             ]
             notes.append(f"Not counted, since jobs of them are missing: {', '.join(each)}.")
+        elsewhere = self.selection.needs_other_datasets
         if self.not_recorded:
             notes.append(
                 f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."
             )
-        elif self.is_empty and not (self.missing or self.needed or self.selection.needs_other_datasets):
+        elif self.is_empty and not (self.missing or self.needed or elsewhere):
             notes.append(f"No number: {NONE_COMPETES}; those that diverged do not.")
         without = [name for name in self.algorithms if NONE_COMPETES in {self.why_empty(name, c) for c in self.columns}]
-        if without and not self.is_empty:
+        if without and not (self.is_empty or elsewhere):
             where = "" if len(without) == len(self.algorithms) else f" of {', '.join(without)}"
             notes.append(f"No number{where} where {NONE_COMPETES}; those that diverged do not.")
         if self.design.name != REDRAW:
             notes.append(f"Search design {self.design.name}: {self.design.summary}")
-        if self.selection.needs_other_datasets and self.is_empty:
+        if elsewhere and (without or self.is_empty):
             notes.append("The selection needs the same draws on another dataset, in the same folder.")
         notes += self._fairness()
         notes += [f"{words}: {again}." for words, again, command in self.unfinished() if command is None]
