@@ -5,7 +5,9 @@ schedulers, counters, tensors, flags. What is understood is saved; what is not i
 such a job over instead of resuming it wrongly.
 """
 
+import pickle
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
+from contextlib import suppress
 from copy import deepcopy
 from enum import Enum
 from functools import partial
@@ -113,20 +115,35 @@ def _lost(holder: nn.Module, own: list[torch.Tensor]) -> list[str]:
         saved = _plain(value) and not any(tensor.requires_grad or _memory(tensor) in memory for tensor in tensors)
         # A scheduler that drives a discarded optimizer would come back driving the new one.
         attached = _stateful(value) and id(getattr(value, "optimizer", None)) in {*optimizers, id(None)}
-        if not (saved or (attached and _saves_itself(holder)) or isinstance(value, HARMLESS)):
+        keeps = saved or (attached and _saves_itself(holder)) or isinstance(value, HARMLESS)
+        if not (keeps or _as_written(holder, name, value)):
             lost.append(name)
     return lost
 
 
 def shared_values(cls: type) -> dict[str, Any]:
-    """Copies of what changes in place among the attributes of a class, and of those it builds on, written elsewhere."""
-    return {
-        name: deepcopy(value)
-        for base in reversed(cls.__mro__)
-        if base.__module__.partition(".")[0] not in (*LIBRARIES, "builtins")
-        for name, value in vars(base).items()
-        if isinstance(value, CHANGING) and not name.startswith("__")
-    }
+    """Copies of what changes in place among the attributes of a class, and of those it builds on, written elsewhere.
+
+    What cannot be copied, as a lock or the result of a computation with gradients, stays that of the class.
+    """
+    owners = {name: base for base in reversed(cls.__mro__) for name in vars(base)}  # whose value the class shows
+    copies: dict[str, Any] = {}
+    memo: dict[int, Any] = {}  # so that what has two names is one object again
+    for name, base in owners.items():
+        value = vars(base)[name]
+        is_library = base.__module__.partition(".")[0] in (*LIBRARIES, "builtins")
+        if isinstance(value, CHANGING) and not is_library and not name.startswith("__"):
+            with suppress(Exception):
+                copies[name] = deepcopy(value, memo)
+    return copies
+
+
+def _as_written(holder: nn.Module, name: str, value: Any) -> bool:
+    """Whether a value is still what its class says: a new object has the same."""
+    try:
+        return pickle.dumps(value) == pickle.dumps(getattr(type(holder), name))  # == is true of 0 and 0.0 too
+    except Exception:  # no such attribute, or one that says nothing of itself
+        return False
 
 
 def _memory(tensor: torch.Tensor) -> int:

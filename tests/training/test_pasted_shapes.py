@@ -1,6 +1,7 @@
 """Classes in the many shapes that published code has: interrupted, each ends exactly as if it had not been."""
 
 import copy
+import threading
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -125,6 +126,48 @@ class DequeOfTheClass(Pasted):
 
     def after(self, loss):
         self.seen.append(loss.item())
+
+
+@shape(resumes=True)
+class TablesOfTheClass(Pasted):
+    table = np.eye(2)
+    losses = {"cross entropy": F.cross_entropy}  # noqa: RUF012
+
+    def factor(self):
+        return self.table[0, 0] + len(self.losses)
+
+
+@shape(resumes=True)
+class ReplacedListOfTheClass(ListOfTheClass):
+    seen = None
+
+    def factor(self):
+        return 1.0
+
+    def after(self, loss):
+        assert self.seen is None, "what the class says, not what its parent does"
+
+
+@shape(resumes=True)
+class TwoNamesOfAListOfTheClass(Pasted):
+    seen: list[float] = []  # noqa: RUF012
+    memory = seen
+
+    def factor(self):
+        assert len(self.memory) == len(self.seen)
+        return 1 + len(self.memory)
+
+    def after(self, loss):
+        self.seen.append(loss.item())
+
+
+@shape(resumes=True)
+class LockOfTheClass(Pasted):
+    locks = {"one": threading.Lock()}  # noqa: RUF012
+    graph = [torch.ones(1, requires_grad=True) * 2]  # noqa: RUF012
+
+    def after(self, loss):
+        assert len(self.locks) == len(self.graph) == 1
 
 
 @shape(resumes=True)
