@@ -64,7 +64,7 @@ def usual_count(counts: Iterable[int]) -> int:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much better one algorithm is than another on the same trials and domains.
+    """How much better one algorithm is than another, in pairs of models of the same trial that are tested on the same.
 
     Attributes:
         difference: The mean difference, in points.
