@@ -51,7 +51,12 @@ class AlgorithmEntry(NamedTuple):
 
     def space(self, dataset: str = "", size_class: SizeClass = "large") -> Space:
         """Its own hyperparameters on a dataset."""
-        return self.spaces(dataset, size_class)
+        space = self.spaces(dataset, size_class)
+        if not isinstance(space, Space):
+            raise AlgorithmError(
+                f"The function in register(space=...) of {self.cls.__name__} must return a Space, not {space!r}."
+            )
+        return space
 
 
 class AlgorithmRegistry(Registry[AlgorithmEntry]):

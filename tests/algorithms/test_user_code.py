@@ -100,3 +100,12 @@ def test_files_that_cannot_be_used(write, text, words):
     with pytest.raises(AlgorithmError, match=words):
         load_code(write("mine.py", text))
     assert ALGORITHMS["ERM"].cls.__module__ == "shiftbed.algorithms.base"
+
+
+def test_a_function_that_makes_no_space_is_told_so(write):
+    space = "lambda dataset, size_class: {'weight': 1.0}"
+    load_code(
+        write("mine.py", f"from shiftbed.algorithms import *\n@register(space={space})\nclass Odd(ERM):\n    pass")
+    )
+    with pytest.raises(AlgorithmError, match=r"of Odd must return a Space, not \{'weight': 1.0\}\.$"):
+        ALGORITHMS["Odd"].space("ColoredDigits", "small")
