@@ -112,6 +112,7 @@ def test_the_table_of_mean_weights_takes_all_draws_of_a_trial(with_weights):
     assert (row["members"], row["jobs"]) == (2, [job.id for job in jobs])
     grid = ensemble_grid(make_tables(jobs, [SELECTIONS["oracle"]], folder=str(folder))[0], "weights")
     assert not grid.data[0]["oracle"] and not any("Oracle" in note for note in grid.notes), "no label chose them"
+    assert grid.data[0]["selection"] is None, "nor did any rule"
 
 
 def test_mean_weights_are_shown_once_and_under_no_selection(with_weights):

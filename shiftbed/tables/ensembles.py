@@ -153,8 +153,9 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
         each = [estimates[name, column] for column in table.columns]
         means = [one.mean for one in each if one is not None]
         estimates[name, AVERAGE] = Estimate(statistics.fmean(means), None, 1) if len(means) == len(each) else None
-    mark = ORACLE_MARK if table.selection.oracle and kind == "logits" else ""  # of weights, all draws are taken
-    chose = f"{table.selection.name}: " if kind == "logits" else ""
+    selection = table.selection if kind == "logits" else None  # of weights, all draws are taken
+    mark = ORACLE_MARK if selection and selection.oracle else ""
+    chose = f"{selection.name}: " if selection else ""
     columns = {}
     for column in (*table.columns, AVERAGE):
         found = [estimates[name, column] for name in table.algorithms]
@@ -175,7 +176,7 @@ def ensemble_grid(table: Table, kind: str) -> Grid:
         data=[
             {
                 "dataset": table.dataset,
-                "selection": table.selection.name,
+                "selection": selection.name if selection else None,
                 "oracle": bool(mark),
                 "algorithm": name,
                 "ensemble": kind,
