@@ -96,13 +96,13 @@ def low_entropy(domain: Outputs, source: Reference) -> float:
 @method("atc-mc", "ATC-MC", "Garg et al., 2022", "source", direct=True)
 def atc_confidence(domain: Outputs, source: Reference) -> float:
     """The share of images at least as confident as a threshold that as many source images fall below as are wrong."""
-    return float((domain.confidence >= source.confidence_threshold).mean())
+    return source.confidence_threshold.share_above(domain.confidence)
 
 
 @method("atc-ne", "ATC-NE", "Garg et al., 2022", "source", direct=True)
 def atc_negentropy(domain: Outputs, source: Reference) -> float:
     """As atc-mc, with negative entropy for confidence."""
-    return float((-domain.entropy >= source.negentropy_threshold).mean())
+    return source.negentropy_threshold.share_above(-domain.entropy)
 
 
 @method("doc", "DoC", "Guillory et al., 2021", "source", direct=True)

@@ -2,6 +2,7 @@
 
 import warnings
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -14,6 +15,22 @@ PROTOTYPES = 80  # the Bag-of-Prototypes paper's number for CIFAR-10
 ROUNDS = 100
 SEED = 2022
 WIDEST = 5.0  # temperatures lie between exp(−5) and exp(5)
+
+
+class Threshold(NamedTuple):
+    """ATC's threshold on a score.
+
+    Attributes:
+        value: The threshold.
+        kept: The share that counts as above it of images with just this score.
+    """
+
+    value: float
+    kept: float = 1.0
+
+    def share_above(self, scores: np.ndarray) -> float:
+        """The share of images above the threshold."""
+        return float(((scores > self.value).sum() + self.kept * (scores == self.value).sum()) / len(scores))
 
 
 class Reference:
@@ -46,12 +63,12 @@ class Reference:
         return np.bincount(self.outputs.labels, minlength=self.outputs.classes) / len(self.outputs)
 
     @cached_property
-    def confidence_threshold(self) -> float:
+    def confidence_threshold(self) -> Threshold:
         """ATC's threshold on the maximum confidence."""
         return threshold(self.outputs.confidence, self.outputs.right)
 
     @cached_property
-    def negentropy_threshold(self) -> float:
+    def negentropy_threshold(self) -> Threshold:
         """ATC's threshold on the negative entropy."""
         return threshold(-self.outputs.entropy, self.outputs.right)
 
@@ -131,12 +148,18 @@ def required_features(outputs: Outputs) -> np.ndarray:
     return outputs.features
 
 
-def threshold(scores: np.ndarray, right: np.ndarray) -> float:
+def threshold(scores: np.ndarray, right: np.ndarray) -> Threshold:
     """ATC's threshold: as many source images lie below it as are predicted wrongly.
 
-    Below all scores if everything is right, above all if nothing is; of equally good ones the lowest.
+    It is below all scores if everything is right, above all if nothing is. Where several images share the score at the
+    threshold (a network that is very sure of most has a confidence of 1 for them) no value separates as many; a share
+    of them then counts as above it, so that the source is always given its own accuracy.
     """
-    ordered = np.sort(scores)
-    candidates = np.concatenate([[-np.inf], np.unique(ordered), [np.inf]])
-    below = np.searchsorted(ordered, candidates, side="left")
-    return float(candidates[np.abs(below - (~right).sum()).argmin()])
+    wrong = int((~right).sum())
+    if wrong == 0:
+        return Threshold(-np.inf)
+    if wrong == len(scores):
+        return Threshold(np.inf)
+    value = np.sort(scores)[wrong]
+    above, tied = (scores > value).sum(), (scores == value).sum()
+    return Threshold(float(value), float((right.sum() - above) / tied))

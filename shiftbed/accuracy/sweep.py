@@ -25,7 +25,7 @@ from shiftbed.training.store import LocalStore, write_json
 
 Row = dict[str, Any]
 SHOWN = ("accuracy", "low", "high", "level", "images", "trust")
-REVISION = 2  # of how predictions are made: rows of another are made anew
+REVISION = 3  # of how predictions are made: rows of another are made anew
 
 
 def predict_sweep(

@@ -54,7 +54,7 @@ def test_a_probability_of_exactly_the_level_is_not_above_it():
 def test_atc_counts_what_is_at_least_as_confident_as_the_threshold():
     # One of five is wrong, so one lies below the threshold, which is the second lowest score, 0.7.
     reference = source_of([0.6, 0.7, 0.8, 0.9, 0.95], [False, True, True, True, True])
-    assert reference.confidence_threshold == pytest.approx(0.7)
+    assert reference.confidence_threshold == pytest.approx((0.7, 1))
     domain = Outputs(FOUR)
     assert score("atc-mc", domain, reference) == 0.5  # 0.95 and 0.75
     assert score("atc-ne", domain, reference) == 0.5  # with two classes entropy orders as confidence does
@@ -73,9 +73,30 @@ def test_atc_falls_when_the_model_is_less_sure():
 
 def test_atc_thresholds_at_the_edges():
     scores = np.array([0.2, 0.5, 0.9])
-    assert threshold(scores, np.ones(3, bool)) == -np.inf
-    assert threshold(scores, np.zeros(3, bool)) == np.inf
-    assert threshold(np.full(4, 0.5), np.array([True, True, True, False])) == -np.inf  # a tie: nobody below is nearer
+    assert threshold(scores, np.ones(3, bool)).share_above(scores - 9) == 1
+    assert threshold(scores, np.zeros(3, bool)).share_above(scores + 9) == 0
+
+
+@pytest.mark.parametrize("name", ["atc-mc", "atc-ne"])
+def test_atc_of_a_model_that_is_equally_sure_of_most_gives_the_source_its_accuracy_and_an_unsure_domain_less(name):
+    logits = np.array([[0.0, 1.0]] + [[0.0, 1000.0]] * 9)  # two of ten are wrong, and nine have a confidence of 1
+    reference = Reference(Outputs(logits, labels=np.r_[0, 0, np.ones(8, int)]))
+    assert score(name, reference.outputs, reference) == pytest.approx(reference.accuracy) == pytest.approx(0.8)
+    assert score(name, Outputs(logits[1:]), reference) == pytest.approx(8 / 9)
+    assert score(name, Outputs(logits / 500), reference) == 0
+    one_answer = Reference(Outputs(np.zeros((4, 2)), labels=np.array([0, 0, 0, 1])))
+    assert score(name, one_answer.outputs, one_answer) == 0.75
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000))
+def test_atc_gives_the_source_its_accuracy_whatever_ties_and_never_falls_where_the_model_is_surer(seed):
+    random = np.random.default_rng(seed)
+    scores, domain = (random.integers(0, 4, count) / 4 for count in (20, 12))
+    right = random.random(20) < random.random()
+    found = threshold(scores, right)
+    assert found.share_above(scores) == pytest.approx(right.mean())
+    assert found.share_above(domain) <= found.share_above(domain + random.integers(0, 2, 12) / 4)
 
 
 def test_doc_by_hand():
