@@ -9,6 +9,7 @@ answer, and asking again costs nothing. That guards against chance, not against 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import harmonic_mean
 from typing import NamedTuple
 
 import numpy as np
@@ -152,7 +153,9 @@ def between_halves(asked: Sequence[Held]) -> list[Answer]:
     """Thresholdout between the two halves of the test domain's held-out images; without halves, no answers."""
     if not asked or not all(math.isfinite(one.free + one.guarded) for one in asked):
         return [Answer(None, False) for _ in asked]
-    deviation = 1 / math.sqrt(sum(count // 2 for count in asked[0].counts))
+    guarded = [count // 2 for count in asked[0].counts]
+    images = len(guarded) * harmonic_mean(guarded)  # that vary as much as a mean in which each domain weighs the same
+    deviation = 1 / math.sqrt(images)
     mechanism = Thresholdout(WIDTH * deviation, deviation, ORACLE_BUDGET, _random(asked[0].job, "threshold"))
     return [mechanism(one.free, one.guarded, _random(one.job, "thresholdout")) for one in asked]
 

@@ -95,8 +95,11 @@ def _privacy_grid(subject: Subject) -> Grid:
         (
             f"{dataset}, {' and '.join(tested)}",
             [
-                Entry(MISSING if one[key] is None else f"{one[key]:.3g}")
-                for key in ("images", "epsilon", "queries", "total_epsilon", "swap")
+                Entry(" + ".join(map(str, one["images"]))),
+                *(
+                    Entry(MISSING if one[key] is None else f"{one[key]:.3g}")
+                    for key in ("epsilon", "queries", "total_epsilon", "swap")
+                ),
             ],
         )
         for (dataset, tested), one in found.items()
@@ -107,7 +110,11 @@ def _privacy_grid(subject: Subject) -> Grid:
         corner="dataset, tested",
         columns=["images", "epsilon", "answers", "total epsilon", "swap"],
         rows=rows,
-        notes=["swap: the chance that noise alone swaps the best two draws, in the mean over cells."],
+        notes=[
+            f"epsilon: 1 / ({SCALE:g} · images); an answer about domains tested together is their mean, and counts the "
+            "images of the smallest as often as there are domains.",
+            "swap: the chance that noise alone swaps the best two draws, in the mean over cells.",
+        ],
         data=[{"dataset": key[0], "tested": list(key[1]), "scale": SCALE, **one} for key, one in found.items()],
     )
 
@@ -129,7 +136,7 @@ def _privacy(task: TaskRecords) -> dict[str, Any]:
     swaps = [swap_chance(float(best - second)) for best, second in (pair for pair in best_two if len(pair) == 2)]
     swap = float(np.mean(swaps)) if swaps else None  # with one draw there is nothing to swap
     return {
-        "images": min(sizes),
+        "images": sizes,
         "epsilon": epsilon,
         "queries": queries,
         "total_epsilon": queries * epsilon,

@@ -85,6 +85,16 @@ def test_halves_that_agree_cost_nothing_and_those_that_do_not_are_answered_by_th
     assert all(one.value is None for one in answers[ORACLE_BUDGET:])  # the budget is spent
 
 
+def test_between_halves_of_unequal_domains_chance_alone_spends_hardly_anything():
+    """The mean over a domain of 20 images and one of 10,000 varies as the first does, and not as 10,020 together."""
+    random = np.random.default_rng(0)
+    counts = np.array([20, 10_000])
+    free, guarded = random.binomial(counts // 2, 0.7, size=(2, 200, 2)) / (counts // 2)
+    means = np.stack([(free + guarded) / 2, free, guarded]).mean(axis=2).T.tolist()
+    answers = between_halves([Held(f"job {n}", *mean, tuple(counts.tolist())) for n, mean in enumerate(means)])
+    assert sum(answer.spent for answer in answers) < 5 < ORACLE_BUDGET
+
+
 def test_the_guarded_half_is_the_rest_of_the_images():
     task = task_of([0.6], [0.8], count=5)  # three images are free, two guarded: 3 of 5 right, 0.8 · 3 of them free
     assert _held(task)[0].guarded == pytest.approx((0.6 * 5 - 0.8 * 3) / 2)
@@ -248,4 +258,14 @@ def test_the_page_prints_scale_and_total_epsilon(sweep):
     privacy_grid = query_budget(Subject.read(sweep)).grids[1]
     (row,) = privacy_grid.data
     assert row["scale"] == SCALE
-    assert row["total_epsilon"] == pytest.approx(3 / (row["images"] * SCALE))
+    assert row["total_epsilon"] == pytest.approx(3 / (row["images"][0] * SCALE))
+
+
+def test_the_page_names_the_images_of_every_domain_that_one_answer_is_about(tmp_path):
+    write_sweep(
+        tmp_path, algorithms=("ERM",), draws=2, trials=1, protocol="leave-pair-out", test_domains=("-90%", "+80%")
+    )
+    (title, entries), *_ = query_budget(Subject.read(tmp_path)).grids[1].rows
+    images, epsilon, *_ = (entry.text for entry in entries)
+    assert (title, images) == ("ColoredDigits, +80% and -90%", "119 + 119")
+    assert float(epsilon) == pytest.approx(1 / (2 * 119 * SCALE), rel=0.01)
