@@ -257,11 +257,13 @@ class Exported:
         jobs: How many jobs.
         left_out: The ids of those that DomainBed has no form for.
         mixed: Algorithms and datasets with jobs of several settings, which DomainBed's scripts do not tell apart.
+        unwritten: What the jobs recorded beside accuracies, for which DomainBed has no place.
     """
 
     jobs: int = 0
     left_out: list[str] = field(default_factory=list)
     mixed: list[str] = field(default_factory=list)
+    unwritten: list[str] = field(default_factory=list)
 
     def notes(self) -> list[str]:
         """What a person should know, in sentences."""
@@ -273,6 +275,12 @@ class Exported:
             notes.append(
                 "DomainBed's scripts would choose among jobs of several settings (recipes, steps, values set by hand, "
                 f"versions) as if they were one: {_some(self.mixed)}; export sweeps of one setting each."
+            )
+        if self.unwritten:
+            notes.append(
+                f"Accuracies alone are exported: imported again, selections that read {', '.join(self.unwritten)} "
+                "choose nothing, and oracle-laplace may choose otherwise, since jobs have other ids then, from which "
+                "its noise is drawn."
             )
         return notes
 
@@ -288,6 +296,7 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
     """
     refuse_sealed(folder)
     done, store = Exported(), LocalStore(Path(out))
+    recorded: set[str] = set()
     tables: dict[tuple[str, str, int], set[tuple[Any, ...]]] = defaultdict(set)
     for job in finished_jobs(LocalStore(Path(folder))):
         about = job.description
@@ -300,8 +309,10 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
         store.put_atomic(f"{job.id}/results.jsonl", "".join(rows).encode())
         store.put_atomic(f"{job.id}/done", b"done")
         done.jobs += 1
+        recorded |= {name for split in job.rows[-1]["splits"].values() for name in split}
         row = about["algorithm"], about["dataset"], len(about["test_domains"])
         tables[row].add((about["setting"], Variant.of(about)))
+    done.unwritten = sorted(recorded - {"accuracy", "count"})
     done.mixed = sorted({f"{row[0]} on {row[1]}" for row, settings in tables.items() if len(settings) > 1})
     if not done.jobs and not done.left_out:
         raise no_finished_job(folder)

@@ -9,6 +9,7 @@ from shiftbed.sweeps.domainbed_format import export_domainbed, import_domainbed
 from shiftbed.sweeps.records import Records, finished_jobs
 from shiftbed.tables import read_tables
 from shiftbed.training.store import LocalStore
+from tests.audit.made_sweeps import write_sweep
 from tests.sweeps.test_compaction import finish_job
 
 HPARAMS = {"lr": 5e-05, "batch_size": 32, "class_balanced": False}
@@ -240,6 +241,29 @@ def test_our_jobs_are_exported(tmp_path):
         "env0_out_acc",
         "env1_out_acc",
     }
+
+
+def test_there_and_back_the_same_is_chosen_but_where_the_export_says_so(tmp_path):
+    write_sweep(tmp_path / "ours", algorithms=("ERM",), draws=20, spread=0.005)
+    (note,) = export_domainbed(tmp_path / "ours", tmp_path / "theirs").notes()
+    assert "selections that read half_accuracy, loss choose nothing" in note and "oracle-laplace may" in note
+    import_domainbed(tmp_path / "theirs", tmp_path / "back")
+
+    def choices(folder):
+        with Records(LocalStore(folder)) as records:
+            tasks = records.tasks(["accuracy", "count", "loss", "half_accuracy"])
+        return {
+            name: [
+                (task.tested, cell.trial, choice.draw, choice.step)
+                for task in tasks
+                for cell, choice in SELECTIONS[name].choices(task).items()
+            ]
+            for name in SELECTIONS
+        }
+
+    ours, back = choices(tmp_path / "ours"), choices(tmp_path / "back")
+    assert {name for name in SELECTIONS if not back[name] and ours[name]} == {"validation-loss", "oracle-thresholdout"}
+    assert {name for name in SELECTIONS if back[name] not in ([], ours[name])} == {"oracle-laplace"}
 
 
 def test_an_empty_folder_is_one_sentence(tmp_path):
