@@ -10,6 +10,7 @@ from scipy.stats import kendalltau, spearmanr
 from shiftbed.errors import DataError
 
 FEWEST = 3  # domains that a line is fitted on
+ROUNDING = 1e-12  # scores that differ by less, or by less of their mean, are the same
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Line:
             raise DataError(f"A line of accuracy against score needs {FEWEST} labelled domains, not {len(scores)}.")
         middle = float(scores.mean())
         spread = float(((scores - middle) ** 2).sum())
-        if spread <= len(scores) * (1e-12 * max(1.0, abs(middle))) ** 2:
+        if is_constant(scores):
             raise DataError(f"All {len(scores)} labelled domains have the same score {middle:.4g}: it tells nothing.")
         slope = float(((scores - middle) * (accuracies - accuracies.mean())).sum() / spread)
         intercept = float(accuracies.mean() - slope * middle)
@@ -58,6 +59,11 @@ class Line:
     def leverage(self, scores: np.ndarray) -> np.ndarray:
         """How much more uncertain the line is at a score than a mean: 1/n and the squared distance from the middle."""
         return 1 / self.count + (scores - self.middle) ** 2 / self.spread
+
+
+def is_constant(scores: np.ndarray) -> bool:
+    """Whether scores are the same but for rounding."""
+    return float(scores.std()) <= ROUNDING * max(1.0, abs(float(scores.mean())))
 
 
 def left_out_errors(scores: np.ndarray, accuracies: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
@@ -76,7 +82,7 @@ def left_out_errors(scores: np.ndarray, accuracies: np.ndarray, groups: np.ndarr
     errors = np.empty(len(scores))
     for group in range(members.max() + 1):
         mine = np.flatnonzero(members == group)
-        if len(scores) - len(mine) < FEWEST - 1 or np.ptp(np.delete(scores, mine)) == 0:
+        if len(scores) - len(mine) < FEWEST - 1 or is_constant(np.delete(scores, mine)):
             raise DataError(
                 f"Leaving out a group of {len(mine)} of {len(scores)} labelled domains leaves fewer than two different "
                 "scores; give labelled domains of more groups."

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shiftbed.accuracy.fitting import left_out_errors
+from shiftbed.accuracy.fitting import ROUNDING, left_out_errors
 from shiftbed.accuracy.methods import METHODS
 
 POINTS = 100.0
@@ -82,6 +82,7 @@ class Scores:
 
 
 def _varies(row: np.ndarray, groups: np.ndarray) -> bool:
+    row = np.round(row / (ROUNDING * max(1.0, float(np.abs(row).max()))))
     values, counts = np.unique(row, return_counts=True)
     return all(len(set(groups[row != value])) > 2 for value in values[counts > 1])
 

@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 from shiftbed.accuracy.fitting import Line, evaluate, left_out_errors, mean_errors, rank_correlation
 from shiftbed.accuracy.intervals import AccuracyPredictor, conformal_quantile
+from shiftbed.accuracy.scores import Scores
 from shiftbed.errors import DataError
 
 
@@ -60,6 +61,19 @@ def test_what_no_line_goes_through_is_refused(scores, words):
 def test_one_group_cannot_be_left_out():
     with pytest.raises(DataError, match="fewer than two different scores"):
         left_out_errors(np.arange(4.0), np.arange(4.0), np.array(["a"] * 4))
+
+
+def test_scores_that_differ_by_rounding_alone_are_the_same():
+    """Without c nothing tells the others apart: a line through rounding errors would be anything."""
+    scores = np.array([0.5, 0.5 + 2e-16, 0.5 - 1e-16, 0.9])
+    with pytest.raises(DataError, match="fewer than two different scores"):
+        left_out_errors(scores, np.array([0.5, 0.6, 0.7, 0.9]), np.array(list("abbc")))
+    names, accuracies = tuple("0123"), np.full((1, 4), 0.5)
+    assert (
+        not Scores(("m",), names, np.array(list("abcd")), np.full(4, 9), accuracies, {"s": scores[None]})
+        .varying()
+        .values
+    )
 
 
 def test_the_quantile_of_single_domains_is_the_usual_one():
