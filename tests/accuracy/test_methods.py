@@ -1,10 +1,14 @@
 """The methods against values by hand, closed forms, calibrated models, and what must leave them unchanged."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment, linprog
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import norm
 
 from shiftbed.accuracy.agreement import agreement_matrix, on_the_line
 from shiftbed.accuracy.methods import METHODS
@@ -203,6 +207,117 @@ def test_transport_never_exceeds_average_confidence(seed):
     probabilities = Outputs(random.normal(size=(50, 4)) * random.uniform(0.1, 10)).probabilities
     value = transported_probability(probabilities, random.dirichlet(np.ones(4)))
     assert 0 <= value <= probabilities.max(axis=1).mean() + 1e-9
+
+
+# --- every method, written plainly, where inputs are degenerate too ---------------------------------------------------
+
+
+def plain_atc(scores, right, asked):
+    """In order, the first as many as are wrong are out; of those that share the next one's score, a share is in."""
+    ordered, wrong = sorted(scores), int((~right).sum())
+    if wrong in (0, len(scores)):
+        return float(wrong == 0)
+    last = ordered[wrong]
+    kept = ordered[wrong:].count(last) / ordered.count(last)
+    return np.mean([kept if one == last else float(one > last) for one in asked])
+
+
+def plain_transport(probabilities, shares):
+    count, classes = probabilities.shape
+    sums = np.vstack([np.kron(np.eye(count), np.ones(classes)), np.kron(np.ones(count), np.eye(classes))])
+    limits = np.r_[np.full(count, 1 / count), shares]  # of which the last follows from the others
+    return -linprog(-probabilities.ravel(), A_eq=sums[:-1], b_eq=limits[:-1]).fun
+
+
+def plain_frechet(one, other):
+    a, b = ((some - some.mean(axis=0)) / np.sqrt(len(some) - 1) for some in (one, other))
+    root = np.linalg.svd(a @ b.T, compute_uv=False).sum()  # the trace of the root of the product of covariances
+    return ((one.mean(axis=0) - other.mean(axis=0)) ** 2).sum() + (a**2).sum() + (b**2).sum() - 2 * root
+
+
+def plain_bags(reference, domain):
+    def bag(features):
+        nearest = [np.square(reference.prototypes - one).sum(axis=1).argmin() for one in features]
+        return np.bincount(nearest, minlength=len(reference.prototypes)) / len(features)
+
+    return jensenshannon(bag(domain.features), bag(reference.outputs.features)) ** 2
+
+
+def plainly(domain, source, reference):
+    probabilities, before = (np.exp(some.logits - some.logits.max(axis=1, keepdims=True)) for some in (domain, source))
+    probabilities, before = (some / some.sum(axis=1, keepdims=True) for some in (probabilities, before))
+    count, classes = probabilities.shape
+    sure, right = probabilities.max(axis=1), source.logits.argmax(axis=1) == source.labels
+    entropies = np.array([-sum(p * np.log(p) for p in row if p > 0) for row in probabilities])
+    return {
+        "average-confidence": sure.mean(),
+        **{f"prediction-score-{level}": (sure > level).mean() for level in (0.7, 0.8, 0.9)},
+        "entropy": entropies.mean(),
+        "low-entropy": (entropies < 0.3 * np.log(classes)).mean(),
+        "atc-mc": plain_atc(source.confidence, right, domain.confidence),  # ties to the bit
+        "atc-ne": plain_atc(-source.entropy, right, -domain.entropy),
+        "doc": right.mean() + sure.mean() - before.max(axis=1).mean(),
+        "nuclear-norm": np.linalg.svd(probabilities, compute_uv=False).sum() / np.sqrt(min(count, classes) * count),
+        "frechet-distance": plain_frechet(domain.features, source.features),
+        "bop-js": plain_bags(reference, domain),
+        "ms-aol": np.mean([np.mean(domain.logits.argmax(axis=1) == other) for other in domain.pool]),
+        "cot": plain_transport(probabilities, np.bincount(source.labels, minlength=classes) / len(source)),
+    }
+
+
+def some_outputs(count, scale=1.0, classes=3, labels=None, features=None):
+    random = np.random.default_rng(count)
+    labels = random.integers(0, classes, count) if labels is None else labels
+    logits = scale * (random.normal(size=(count, classes)) + np.eye(classes)[labels])
+    features = random.normal(size=(count, 4)) if features is None else np.full((count, 4), features)
+    return Outputs(logits, features, labels, random.integers(0, classes, (3, count)))
+
+
+def rounded(outputs):
+    return Outputs(np.round(outputs.logits), outputs.features, outputs.labels, outputs.pool)
+
+
+CASES = {
+    "random": (some_outputs(60), some_outputs(41, 3.0)),
+    "very sure": (some_outputs(60, 1e4), some_outputs(41, 1e4)),
+    "very sure, then unsure": (some_outputs(60, 1e4), some_outputs(41, 0.1)),
+    "one answer": (some_outputs(60, 0.0), some_outputs(41, 0.0)),
+    "ties": (rounded(some_outputs(60, 2.0)), rounded(some_outputs(41, 2.0))),
+    "a class missing": (some_outputs(60, labels=np.arange(60) % 2), some_outputs(41)),
+    "one class": (some_outputs(60, 1e4, labels=np.zeros(60, int)), some_outputs(41, 1e4)),
+    "two images": (some_outputs(2), some_outputs(3)),
+    "two and many": (some_outputs(2, classes=5), some_outputs(200, classes=5)),
+    "one feature vector": (some_outputs(60, features=7.3), some_outputs(41, features=7.3)),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_is_what_its_paper_says(case):
+    source, domain = CASES[case]
+    reference = Reference(source)
+    expected = plainly(domain, source, reference)
+    assert {*expected} == {*METHODS} - {"aline-s"}
+    found = {name: METHODS[name].score(domain, reference) for name in expected}
+    assert found == pytest.approx(expected, abs=2e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_aline_is_a_line_through_the_pairs(seed):
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 4, 200)
+    able = np.array([0.4, 0.6, 0.7, 0.9])[:, None]
+    source, target = (
+        np.where(random.random((4, 200)) < share, labels, random.integers(0, 4, (4, 200))) for share in (able, able / 2)
+    )
+    pairs = [(np.mean(s[i] == s[j])) for s in (source, target) for i, j in combinations(range(4), 2)]
+    x, y = norm.ppf(np.array(pairs).reshape(2, 6))
+    assert 0.05 < min(pairs) < max(pairs) < 0.98, "no pair is left out"
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()
+    accuracy = norm.ppf(np.mean(source[0] == labels))
+    expected = norm.cdf(y.mean() + slope * (accuracy - x.mean()))
+    there, here = (Outputs(np.eye(4)[some[0]], labels=labels, pool=some[1:]) for some in (source, target))
+    assert score("aline-s", here, Reference(there)) == pytest.approx(expected)
 
 
 # --- calibrated models ------------------------------------------------------------------------------------------------
