@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.errors import ShiftbedError
+from shiftbed.hashing import seed_hash
 from shiftbed.selection import SELECTIONS, Column, Evidence, Selection, TaskRecords
 from tests.made_records import made_job
 
@@ -283,3 +284,113 @@ def test_the_budget_is_each_cell_s_own():
     jobs = [made_job(draw, rows, algorithm=name) for name in ("ERM", "IRM") for draw in range(15)]
     task = TaskRecords.of(jobs, ["accuracy"])
     assert [choice.draw for choice in SELECTIONS["oracle"].choices(task).values()] == [14, 14]
+
+
+# --- every rule, written plainly --------------------------------------------------------------------------------------
+
+
+class Plain:
+    """A record by loops: its mean over domains of a kind of split."""
+
+    def __init__(self, job_, row):
+        self.job, self.row, self.draw = job_, row, job_.description["draw"]
+
+    def read(self, role, part, metric="accuracy"):
+        names = [s["name"] for s in self.job.description["splits"] if (s["role"], s["part"]) == (role, part)]
+        return np.array([self.row["splits"].get(name, {}).get(metric, np.nan) for name in names])
+
+    def mean(self, *column):
+        return np.mean(self.read(*column))
+
+    def pooled(self):
+        accuracies, counts = self.read("validation", "out"), self.read("validation", "out", "count")
+        return (accuracies * counts).sum() / counts.sum()
+
+    def halves(self):
+        """On the free half of each test domain, and on the guarded one, in the mean over domains."""
+        counts, free = self.read("test", "out", "count"), self.read("test", "out", "half_accuracy")
+        guarded = (counts * self.read("test", "out") - np.ceil(counts / 2) * free) / np.floor(counts / 2)
+        return free.mean(), guarded.mean()
+
+    def crossed(self, others):
+        """On each training domain in the job that tests it beside this one's."""
+        (tested,) = self.job.description["test_domains"]
+        found = []
+        for domain in {"a", "b", "c", "d"} - {tested}:
+            pairs = [o for o in others if {*o.description["test_domains"]} == {tested, domain}]
+            rows = [r for o in pairs if o.description["draw"] == self.draw for r in o.rows]
+            found += [r["splits"][f"{domain}/in"]["accuracy"] for r in rows if r["step"] == self.row["step"]]
+        return np.mean(found) if len(found) == 3 else np.nan
+
+
+def plain_thresholdout(asked):
+    """Scores of the last records of jobs in order: Thresholdout of a mean over domains of unequal sizes."""
+    variance = np.mean(1 / np.floor(asked[0].read("test", "out", "count") / 2)) / len(asked[0].read("test", "out"))
+    deviation, budget, scores = np.sqrt(variance), 20, []
+    first = np.random.default_rng(seed_hash(asked[0].job.id, "threshold")).normal(0, deviation)
+    for one in asked:
+        random_, (free, guarded) = np.random.default_rng(seed_hash(one.job.id, "thresholdout")), one.halves()
+        compared, noise, moved = random_.normal(0, deviation, size=3)
+        crosses = abs(guarded - free) > 3 * deviation + first + compared
+        scores.append(np.nan if budget == 0 else guarded + noise if crosses else free)
+        budget -= crosses and budget > 0
+        first = moved if crosses else first
+    return scores
+
+
+def plainly(rule, jobs, others):
+    """The draw and step that a rule chooses: of equal records of a draw the first, of equal draws the last."""
+    records = [Plain(j, row) for j in jobs for row in sorted(j.rows, key=lambda row: row["step"])]
+    ends = [Plain(j, max(j.rows, key=lambda row: row["step"])) for j in jobs if j.status == "done"]
+    scored = {
+        "training-domain-validation": lambda: [(one, one.mean("validation", "out")) for one in records],
+        "training-domain-validation-pooled": lambda: [(one, one.pooled()) for one in records],
+        "worst-domain-validation": lambda: [(one, one.read("validation", "out").min()) for one in records],
+        "validation-loss": lambda: [(one, -one.mean("validation", "out", "loss")) for one in records],
+        "last-step": lambda: [(one, one.mean("validation", "out")) for one in ends],
+        "oracle": lambda: [(one, one.mean("test", "out")) for one in ends[:20]],
+        "oracle-laplace": lambda: [
+            (one, one.mean("test", "out") + np.random.default_rng(seed_hash(one.job.id, "laplace")).laplace(0, 0.01))
+            for one in ends[:20]
+        ],
+        "oracle-thresholdout": lambda: list(zip(ends, plain_thresholdout(ends), strict=True)),
+        "domain-cross-validation": lambda: [(one, one.crossed(others)) for one in records],
+    }[rule]()
+    best = {}
+    for one, value in scored:
+        if value > best.get(one.draw, (-np.inf, 0))[0]:
+            best[one.draw] = value, one.row["step"]
+    draw = max(sorted(best, reverse=True), key=lambda draw: best[draw][0])
+    return draw, best[draw][1]
+
+
+@pytest.mark.parametrize("tested", [("c",), ("a", "c")])
+@pytest.mark.parametrize("grid", [[0.7], [0.25, 0.5, 1.0], list(np.linspace(0, 1, 101))], ids=["equal", "ties", "any"])
+def test_every_rule_chooses_what_its_plain_version_does(grid, tested):
+    chance, domains = np.random.default_rng(len(grid)), ("a", "b", "c", "d")
+    counts = {f"{domain}/out": count for domain, count in zip(domains, (4, 4000, 40, 6), strict=True)}
+
+    def split(name):
+        accuracy, half = chance.choice(grid, 2)
+        numbers = {"accuracy": accuracy, "half_accuracy": half, "loss": chance.choice(grid)}
+        lost = {"accuracy": np.nan} if name[0] in "bd" and chance.random() < 0.02 else {}
+        return {**numbers, "count": counts.get(name, 100), **lost}
+
+    def made(draw, tests):
+        names = [f"{domain}/{part}" for domain in domains for part in ("in", "out")]
+        rows = [(step, {name: split(name) for name in names}) for step in (10, 20, 30)]
+        status = "diverged" if draw > 1 and chance.random() < 0.1 else "done"
+        return made_job(draw, rows, tested=tests, domains=domains, status=status)
+
+    rules = [
+        *("training-domain-validation", "training-domain-validation-pooled", "worst-domain-validation"),
+        *("validation-loss", "last-step", "oracle", "oracle-laplace", "oracle-thresholdout"),
+    ]
+    if len(tested) == 1:
+        rules.append("domain-cross-validation")
+    for draws in (2, 25):
+        jobs = [made(draw, tested) for draw in range(draws)]
+        others = [made(draw, tuple(sorted(("c", other)))) for draw in range(draws) for other in "abd"]
+        for rule in rules:
+            choice = SELECTIONS[rule].choose(jobs, others)
+            assert (choice.draw, choice.step) == plainly(rule, jobs, others), rule
