@@ -113,7 +113,7 @@ def _privacy_grid(subject: Subject) -> Grid:
         notes=[
             f"epsilon: 1 / ({SCALE:g} · images); an answer about domains tested together is their mean, and counts the "
             "images of the smallest as often as there are domains.",
-            "swap: the chance that noise alone swaps the best two draws, in the mean over cells.",
+            "swap: the chance that noise alone swaps the best two draws that are asked about, in the mean over cells.",
         ],
         data=[{"dataset": key[0], "tested": list(key[1]), "scale": SCALE, **one} for key, one in found.items()],
     )
@@ -131,7 +131,7 @@ def _privacy(task: TaskRecords) -> dict[str, Any]:
     most = max((int(last[where].any(axis=1).sum()) for where in task.cells.values()), default=0)
     queries, epsilon = min(ORACLE_BUDGET, most), privacy(sizes)
     accuracy = task.mean(TEST_HELD_OUT)
-    cells = [accuracy[where][last[where]] for where in task.cells.values()]
+    cells = [accuracy[where][last[where]][:ORACLE_BUDGET] for where in task.cells.values()]
     best_two = [np.sort(some[np.isfinite(some)])[::-1][:2] for some in cells]
     swaps = [swap_chance(float(best - second)) for best, second in (pair for pair in best_two if len(pair) == 2)]
     swap = float(np.mean(swaps)) if swaps else None  # with one draw there is nothing to swap

@@ -8,7 +8,7 @@ import torch
 
 from shiftbed.audit.ledger import asked, ledger_id, looked_at, note, queries_of, read_tables
 from shiftbed.audit.oracles import SCALE, Held, Thresholdout, _held, between_halves, privacy, thresholdout_oracle
-from shiftbed.audit.queries import query_budget, swap_chance
+from shiftbed.audit.queries import _privacy, query_budget, swap_chance
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS, tasks_of
@@ -259,6 +259,11 @@ def test_the_page_prints_scale_and_total_epsilon(sweep):
     (row,) = privacy_grid.data
     assert row["scale"] == SCALE
     assert row["total_epsilon"] == pytest.approx(3 / (row["images"][0] * SCALE))
+
+
+def test_the_chance_of_a_swap_is_that_of_draws_within_the_budget():
+    found = _privacy(task_of([0.6, 0.62] + [0.5] * 18 + [0.9, 0.9]))
+    assert found["swap"] == pytest.approx(swap_chance(0.02)) and found["queries"] == ORACLE_BUDGET
 
 
 def test_the_page_names_the_images_of_every_domain_that_one_answer_is_about(tmp_path):
