@@ -116,6 +116,20 @@ def test_the_labels_of_the_domain_that_is_asked_about_are_not_fitted_on():
     assert made.domains == len(labelled) - 1
 
 
+def test_the_source_itself_is_not_fitted_on_where_it_is_asked_about():
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 40)
+    shade = (90 + 60 * labels)[:, None, None, None] + random.normal(0, 40, (40, 16, 16, 3))
+    source = shade.clip(0, 255).astype(np.uint8), labels
+
+    def model(images):
+        brightness = images.mean(axis=(1, 2, 3)) / 255 - 0.47
+        return 10 * np.stack([-brightness, brightness], 1)
+
+    others = predict_accuracy(model, random.permutation(source[0])[:30] // 2, source=source)
+    assert predict_accuracy(model, source[0], source=source).domains == others.domains - 1
+
+
 @pytest.fixture
 def my_images(tmp_path, monkeypatch):
     """Own images of five sites in the working directory, prepared, and a model of their classes."""
