@@ -14,7 +14,7 @@ from shiftbed.protocols import PROTOCOLS, LeaveOut, TaskSpec
 from shiftbed.registry import did_you_mean, listed
 from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
-from shiftbed.training.job import Hparams, Job, resolve_hparams, search_space
+from shiftbed.training.job import Hparams, Job, check_fixed, resolve_hparams, search_space
 from shiftbed.training.recipes import Recipe, recipe
 from shiftbed.training.store import Store
 
@@ -130,6 +130,7 @@ def parts(request: Request) -> Iterator[Part]:
     lean = tuple(SELECTIONS.canonical_name(name) for name in request.selections) if request.lean else ()
     for dataset in datasets:
         resolved = recipe(request.recipe, dataset, **request.fields)
+        check_fixed(resolved, dataset)
         spaces = {name: search_space(name, dataset, resolved.space) for name in algorithms}
         yield Part(
             dataset,

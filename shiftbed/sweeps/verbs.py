@@ -26,7 +26,7 @@ from shiftbed.sweeps.pool import LocalPool, Progress, default_workers
 from shiftbed.sweeps.records import finished_jobs, outcomes
 from shiftbed.sweeps.stages import second_stage
 from shiftbed.training.device import Precision, Runtime, default_precision, find_runtime, find_runtimes
-from shiftbed.training.job import Job, make_job
+from shiftbed.training.job import Job, check_fixed, make_job
 from shiftbed.training.recipes import recipe as find_recipe
 from shiftbed.training.run import Keep, run_job
 from shiftbed.training.store import LocalStore
@@ -104,6 +104,7 @@ def train(
     spec = LeaveOut(tuple([name for name in known.domains if name in tested] + sorted(tested - set(known.domains))))
     runtime = find_runtime(device, deterministic)
     how = find_recipe(recipe, dataset, steps=steps, precision=precision or default_precision(runtime))
+    check_fixed(how, dataset)
     job = make_job(dataset, algorithm, adapting(spec, adapt), how, draw, trial, overrides)
     store = LocalStore(Path(out))
     remember_plan([job], store)

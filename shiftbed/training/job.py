@@ -8,10 +8,11 @@ from typing import Any
 
 from shiftbed.algorithms import ALGORITHMS, has_hook
 from shiftbed.data import card
-from shiftbed.errors import StoreError
+from shiftbed.errors import HparamError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.hparams import DEFAULT_SPACE, SizeClass, Space, Value, shared_space, with_named_space
 from shiftbed.protocols import Task, TaskSpec, make_task, spec_of
+from shiftbed.registry import did_you_mean
 from shiftbed.training.recipes import Recipe, recipe_of
 
 ID_SCHEMA = 1
@@ -185,7 +186,23 @@ def resolve_hparams(
     """The values of a job: the draw's, then what the recipe fixes, then what is set by hand."""
     space = search_space(algorithm, dataset, recipe.space)
     fixed = {name: value for name, value in recipe.fixed.items() if name in space}
+    space.checked(fixed)  # and kept as the recipe writes them: 100 and 100.0 are two jobs
     return Hparams({**space.draw(draw, trial), **fixed, **by_hand})
+
+
+def check_fixed(recipe: Recipe, dataset: str) -> None:
+    """Refuses a recipe that fixes what no algorithm has: a misspelt name would change nothing, without a word.
+
+    Raises:
+        HparamError: It does.
+    """
+    for name in recipe.fixed:
+        if not any(name in search_space(algorithm, dataset, recipe.space) for algorithm in ALGORITHMS):
+            known = Space().union(search_space(algorithm, dataset, recipe.space) for algorithm in ALGORITHMS)
+            near = did_you_mean(name, list(known))
+            raise HparamError(
+                f"Recipe '{recipe.name}' fixes '{name}', which is no hyperparameter of any algorithm.{near}"
+            )
 
 
 def search_space(algorithm: str, dataset: str, named: str = DEFAULT_SPACE) -> Space:

@@ -1,6 +1,7 @@
 """Recipes: how one model is trained, as data files beside this module, or a file of one's own."""
 
 import math
+import re
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -64,7 +65,7 @@ class Recipe(BaseModel):
     evaluate_first: bool = False
     holdout: float = Field(gt=0, lt=1)
     sampling: Sampling = "with-replacement"
-    image_size: int | None = None
+    image_size: int | None = Field(default=None, gt=0)
     initial_weights: str | None = None
     batch_norm: Literal["trained", "frozen-statistics", "frozen"] = "trained"
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -150,19 +151,49 @@ def _recipe_file(name: str) -> dict[str, Any]:
     return _merged(_recipe_file(included), fields) if included else fields
 
 
+class _Layers(BaseModel):
+    """What of a recipe's file is no field of the recipe; the other fields are checked when all are put together."""
+
+    model_config = ConfigDict(extra="allow")
+
+    include: str | None = None
+    small: dict[str, Any] = {}
+    large: dict[str, Any] = {}
+    datasets: dict[str, dict[str, Any]] = {}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML, but 5e-5 is a number, where YAML asks for 5.0e-5 and takes everything else for a word."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def _own_file(path: Path) -> tuple[str | None, dict[str, Any]]:
     """The recipe that a file of one's own includes, and the fields in which it differs; it is named as its file."""
     try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+        fields = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise UnknownNameError(f"The recipe {path} cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise ShiftbedError(f"The recipe {path} is not in UTF-8; save it as UTF-8.") from error
     except yaml.YAMLError as error:
         raise ShiftbedError(f"The recipe {path} is not YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(fields, dict):
         raise ShiftbedError(f"The recipe {path} is not a table of fields such as `include: domainbed`.")
     if path.stem in recipe_names():
         raise ShiftbedError(f"There is a recipe '{path.stem}' already; give {path} another name.")
-    return fields.pop("include", None), {"summary": "your own", "paper": "", **fields, "name": path.stem}
+    try:
+        included = _Layers.model_validate(fields).include
+    except ValidationError as error:
+        raise ShiftbedError(f"The recipe {path} {what_is_wrong(error.errors()[0])}.") from error
+    if included is not None and included not in recipe_names():
+        near = did_you_mean(included, recipe_names())
+        raise UnknownNameError(f"The recipe {path} includes '{included}', which is no recipe of shiftbed's.{near}")
+    own = {field: value for field, value in fields.items() if field != "include"}
+    return included, {"summary": "your own", "paper": "", **own, "name": path.stem}
 
 
 def _for_dataset(fields: Mapping[str, Any], dataset: str) -> dict[str, Any]:
@@ -201,8 +232,10 @@ def recipe(name: str, dataset: str, **overrides: Any) -> Recipe:
     try:
         return Recipe(**_merged(_merged(fields, _for_dataset(own, dataset)), given))
     except ValidationError as error:
-        where = f" for {dataset}" if dataset else ""
-        raise ShiftbedError(f"Recipe '{name}'{where} {what_is_wrong(error.errors()[0])}.") from error
+        where, first = f" for {dataset}" if dataset else "", error.errors()[0]
+        unknown = first["type"] == "extra_forbidden" and len(first["loc"]) == 1
+        near = did_you_mean(str(first["loc"][0]), list(Recipe.model_fields)) if unknown else ""
+        raise ShiftbedError(f"Recipe '{name}'{where} {what_is_wrong(first)}.{near}") from error
 
 
 def recipe_of(description: Mapping[str, Any]) -> Recipe:

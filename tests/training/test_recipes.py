@@ -3,7 +3,9 @@
 import pytest
 
 from shiftbed.data import DATASETS
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import HparamError, ShiftbedError
+from shiftbed.sweeps.plan import Request, plan
+from shiftbed.sweeps.verbs import train
 from shiftbed.training.recipes import _recipe_file, recipe, recipe_names
 
 
@@ -141,14 +143,44 @@ def test_a_recipe_of_ones_own_says_what_is_different(tmp_path):
         ("mine.yaml", None, "cannot be read"),
         ("mine.yaml", "a: [", "not YAML"),
         ("mine.yaml", "quick", "not a table of fields"),
-        ("mine.yaml", "include: quikc", "Did you mean quick"),
-        ("mine.yaml", "include: quick\nnetwrk: small", "has 'netwrk', which is no field there"),
+        ("mine.yaml", "include: quikc", "mine.yaml includes 'quikc'.*Did you mean quick"),
+        ("mine.yaml", "include: [quick]", "mine.yaml has a wrong 'include'"),
+        ("mine.yaml", "include: quick\nlarge: 5", "mine.yaml has a wrong 'large'"),
+        ("mine.yaml", "include: quick\ndatasets: {PACS: }", "mine.yaml has a wrong 'datasets.PACS'"),
+        ("mine.yaml", "1: 2", "mine.yaml has a wrong '1'"),
+        ("mine.yaml", b"summary: caf\xe9", "not in UTF-8"),
+        ("mine.yaml", "include: quick\nimage_size: -3", "has a wrong 'image_size'"),
+        (
+            "mine.yaml",
+            "include: quick\nnetwrk: small",
+            "has 'netwrk', which is no field there; remove it. Did you mean network",
+        ),
         ("quick.yaml", "include: quick\nsteps: 3", "There is a recipe 'quick' already"),
     ],
 )
 def test_a_file_that_is_no_recipe_says_why(tmp_path, name, text, why):
     file = tmp_path / name
     if text is not None:
-        file.write_text(text)
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ShiftbedError, match=why):
         recipe(str(file), "")
+
+
+def test_numbers_of_ones_own_are_numbers_as_people_write_them(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("include: quick\nfixed: {lr: 5e-5, weight_decay: 1.E-4}\n")  # for YAML words
+    assert recipe(str(file), "PACS").fixed | {"lr": 5e-5, "weight_decay": 1e-4} == recipe(str(file), "PACS").fixed
+
+
+@pytest.mark.parametrize(
+    ("fixed", "why"),
+    [("lrr: 1", "'mine' fixes 'lrr', .* Did you mean lr"), ("lr: fast", "lr must be a number of at least 0")],
+)
+def test_what_a_recipe_of_ones_own_fixes_is_checked_before_anything_is_trained(tmp_path, fixed, why):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"include: quick\nfixed: {{{fixed}}}\n")
+    with pytest.raises(HparamError, match=why):
+        plan(Request("ColoredDigits", "ERM", recipe=str(file)))
+    with pytest.raises(HparamError, match=why):
+        train("ColoredDigits", "ERM", "-90%", tmp_path / "out", recipe=str(file))
+    assert not (tmp_path / "out").exists()
