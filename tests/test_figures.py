@@ -83,8 +83,10 @@ def test_unknown_figures_options_and_folders_are_refused(tmp_path):
         shiftbed.figure("leader", tmp_path, tmp_path / "figure.pdf")
     with pytest.raises(ShiftbedError, match="The figure shift-plane has no option 'dataset'; it has none"):
         shiftbed.figure("shift-plane", tmp_path, tmp_path / "figure.pdf", dataset="PACS")
-    with pytest.raises(StoreError, match="There is no folder"):
+    with pytest.raises(StoreError, match=r"There is no finished job in .*nowhere; `shiftbed sweep"):
         shiftbed.figure("leaderboard", tmp_path / "nowhere", tmp_path / "figure.pdf")
+    with pytest.raises(StoreError, match=r"`shiftbed accuracy RUNS --out .*nowhere/accuracy` makes it"):
+        shiftbed.figure("prediction-error", tmp_path / "nowhere", tmp_path / "figure.pdf")
     with pytest.raises(StoreError, match="name a dataset with --dataset"):
         shiftbed.figure("class-counts", tmp_path, tmp_path / "figure.pdf")
 

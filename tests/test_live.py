@@ -69,7 +69,14 @@ def test_jobs_that_were_done_before_count_neither_for_the_pace_nor_as_news(clock
         clock.now = 3600.0
         progress.running = {JOBS[2].id: 0.5}
         view(progress)
-    assert said(screen) == ["2/4 jobs, 1 running, 0.5 jobs/h, about 3 h 00 min left"]
+        progress.ended[JOBS[2].id] = "done"
+        progress.running = {}
+        clock.now = 7200.0
+        view(progress)
+    assert said(screen) == [
+        "2/4 jobs, 1 running, about 3 h 00 min left",  # and no pace, of which half a job says little
+        "3/4 jobs, 0 running, 0.5 jobs/h, about 2 h 00 min left",
+    ]
 
 
 def test_on_a_terminal_jobs_stand_by_dataset_and_algorithm(clock):

@@ -153,6 +153,8 @@ def _claims(file: Path) -> list[dict[str, Any]]:
         return rows
     except (OSError, ValueError, KeyError, TypeError) as error:
         example = "`shiftbed tables DIR --format json`"
+        if isinstance(error, OSError):
+            raise StoreError(f"The table {file} cannot be read ({error.strerror}); {example} writes one.") from error
         raise StoreError(f"{file} is no table of a sweep ({error}); {example} writes one.") from error
 
 

@@ -15,7 +15,7 @@ from shiftbed.audit.ledger import asked, note
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut, TargetTrained
-from shiftbed.registry import whole_names
+from shiftbed.registry import did_you_mean, whole_names
 from shiftbed.selection import (
     SELECTIONS,
     Choice,
@@ -295,6 +295,9 @@ class Candidates:
             and (len(test) > 1 or job.id not in beside)
         ]
         status = f"shiftbed status {quote(str(folder))}"
+        known = sorted({job.description["algorithm"] for job in finished})
+        if algorithm is not None and algorithm not in known:
+            raise StoreError(f"No finished job in {folder} is of {algorithm}.{did_you_mean(algorithm, known)}")
         if (algorithm is not None or test) and not jobs:
             wanted = ([f"is of {algorithm}"] if algorithm else []) + ([f"tests {' and '.join(test)}"] if test else [])
             raise StoreError(f"No finished job in {folder} {' and '.join(wanted)}; `{status}` shows those there are.")

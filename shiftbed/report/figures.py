@@ -101,8 +101,6 @@ def figure(name: str, folder: str | Path, out: str | Path, **options: Any) -> Pa
             )
     if Path(folder).is_file():
         raise no_finished_job(folder)
-    if not Path(folder).is_dir():
-        raise StoreError(f"There is no folder {folder}; `shiftbed sweep ... --out {quote(str(folder))}` makes one.")
     return entry.draw(replace(Asked(Path(folder)), **given), Path(out))
 
 

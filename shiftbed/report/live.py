@@ -92,7 +92,7 @@ class SweepView:
         assert self._live is not None
         # Jobs found done took no time: counting them would promise too early an end.
         total, worth = len(progress.jobs) - progress.found, progress.jobs_worth() - progress.found
-        words = ", ".join([f"{len(progress.ended)}/{len(progress.jobs)} jobs", *self._pace(worth)])
+        words = ", ".join([f"{len(progress.ended)}/{len(progress.jobs)} jobs", *self._pace(progress, worth)])
         self._bar.update(self._task, total=total, completed=worth, counts=words)
         states = (((job.dataset, job.algorithm), progress.state(job.id)) for job in progress.jobs)
         self._live.update(Group(show.state_table(states, max(1, self._console.height - FRAME)), self._bar))
@@ -112,11 +112,13 @@ class SweepView:
             self._shown = now
             total, worth = len(progress.jobs) - progress.found, progress.jobs_worth() - progress.found
             left = [f"about {duration((now - self._started) * (total - worth) / worth)} left"] if worth > 0 else []
-            self._print(", ".join([counts(progress), *self._pace(worth), *left]))
+            self._print(", ".join([counts(progress), *self._pace(progress, worth), *left]))
 
-    def _pace(self, worth: float) -> list[str]:
+    def _pace(self, progress: pool.Progress, worth: float) -> list[str]:
+        """Jobs in a time, once one has ended: a share of a first one tells more of how long workers take to start."""
         elapsed = time.monotonic() - self._started
-        return [pace(worth / elapsed)] if worth > 0 and elapsed > 1 else []
+        some = len(progress.ended) + len(progress.failed) > progress.found
+        return [pace(worth / elapsed)] if some and elapsed > 1 else []
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -16,14 +16,18 @@ def with_unlabelled(dataset: MultiDomainDataset, folder: str | Path) -> MultiDom
     They are brought to the size of the dataset's images, if these have one.
 
     Raises:
-        DataError: There are no images, one cannot be read, or the dataset is not of colour images.
+        DataError: There is no folder, or no image in it, one cannot be read, or the dataset is not of colour images.
     """
+    if not Path(folder).is_dir():
+        raise DataError(f"There is no folder {folder}; name a folder of images.")
     shape = dataset.card.input_shape or _shape_of_all(dataset)
     if shape and (len(shape) != 3 or shape[0] != 3):
-        raise DataError(f"The inputs of {dataset.card.name} are no colour images, so that files cannot join them.")
+        raise DataError(
+            f"The inputs of {dataset.card.name} are no colour images, which files could join; choose another dataset."
+        )
     files = sorted(walk_images(Path(folder)))
     if not files:
-        raise DataError(f"There are no images in {folder} or the folders below it.")
+        raise DataError(f"There are no images in {folder} or the folders below it; name a folder of images.")
     made = []
     for path in files:
         size = shape[1:] if shape else image_size(path)

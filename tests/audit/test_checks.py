@@ -343,7 +343,7 @@ def test_wrong_inputs_get_a_sentence(tmp_path):
     (tmp_path / "table.json").write_text("{}")
     with pytest.raises(StoreError, match="is no table of a sweep"):
         audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")
-    with pytest.raises(StoreError, match="is no table of a sweep"):
+    with pytest.raises(StoreError, match=r"missing\.json cannot be read \(No such file or directory\); `shift"):
         audit_sweep(tmp_path / "sweep", table=tmp_path / "missing.json")
     (tmp_path / "table.json").write_text('[{"selection": "oracle", "accuracy": "high", "chosen": []}]')
     with pytest.raises(StoreError, match="is no table of a sweep"):

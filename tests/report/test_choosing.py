@@ -176,8 +176,12 @@ def test_one_left_out_domain_gives_no_error(tmp_path):
 
 def test_what_keeps_a_rule_from_choosing_is_said(tmp_path):
     made_sweep(tmp_path / "sweep")
-    with pytest.raises(StoreError, match=r"No finished job in \S+ is of CORAL and tests -90%; `shiftbed status"):
-        best(tmp_path / "sweep", tmp_path / "model", algorithm="CORAL", test=["-90%"])
+    with pytest.raises(StoreError, match=r"No finished job in \S+ is of EMR\. Did you mean ERM\?"):
+        best(tmp_path / "sweep", tmp_path / "model", algorithm="EMR", test=["-90%"])
+    with pytest.raises(
+        StoreError, match=r"No finished job in \S+ is of ERM and tests \+90% and -90%; `shiftbed status"
+    ):
+        best(tmp_path / "sweep", tmp_path / "model", algorithm="ERM", test=["+90%", "-90%"])
     with pytest.raises(StoreError, match=r"No finished job in \S+ tests \+90% and -90%; "):
         best(tmp_path / "sweep", tmp_path / "model", test=["+90%", "-90%"])
     lean = replace(tiny_job("ERM"), lean=("training-domain-validation",))

@@ -128,8 +128,10 @@ def test_images_without_labels_join_a_dataset_at_its_size(tmp_path):
     from shiftbed.shift.unlabelled import with_unlabelled
 
     emoji = load("EmojiStyles")
+    with pytest.raises(DataError, match=r"There is no folder \S+site; name a folder of images"):
+        with_unlabelled(emoji, tmp_path / "site")
     (tmp_path / "site").mkdir()
-    with pytest.raises(DataError, match="no images in"):
+    with pytest.raises(DataError, match=r"no images in .*; name a folder of images"):
         with_unlabelled(emoji, tmp_path / "site")
     for i in range(20):
         Image.new("RGB", (30, 40), (i, 0, 0)).save(tmp_path / "site" / f"{i}.png")
