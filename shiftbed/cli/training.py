@@ -2,6 +2,7 @@
 
 import json
 import time
+import warnings
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -106,7 +107,7 @@ def train(
             planned.append(job)
             bar.begin(job)
 
-        with training_bar(console) as bar, stop_flag() as should_stop:
+        with training_bar(console) as bar, stop_flag() as should_stop, warnings.catch_warnings(record=True) as noted:
             job = run_train(
                 dataset,
                 algorithm,
@@ -128,6 +129,8 @@ def train(
                 on_step=bar.step,
                 should_stop=should_stop,
             )
+        for note in [] if as_json else noted:
+            say(str(note.message))
         if job is None:  # it was asked to stop, and has saved what it can
             saved = LocalStore(out).get(JobFiles(planned[0].id).checkpoint)
             raise KeyboardInterrupt if saved else StartsOverError

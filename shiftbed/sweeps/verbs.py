@@ -30,7 +30,7 @@ from shiftbed.training.job import Job, check_fixed, make_job
 from shiftbed.training.recipes import recipe as find_recipe
 from shiftbed.training.run import Keep, run_job
 from shiftbed.training.store import LocalStore
-from shiftbed.training.trackers import TRACKERS
+from shiftbed.training.trackers import Watched
 
 RAY_JOBS_PER_GPU = 2  # one job's host work hides behind the other's kernels
 
@@ -107,10 +107,10 @@ def train(
     check_fixed(how, dataset)
     job = make_job(dataset, algorithm, adapting(spec, adapt), how, draw, trial, overrides)
     store = LocalStore(Path(out))
-    remember_plan([job], store)
-    on_plan(job)
-    tracker = TRACKERS[track](Path(out), job.id) if track else None
+    tracker = Watched(track, Path(out), job.id) if track else None
     try:
+        remember_plan([job], store)
+        on_plan(job)
         if job.id not in outcomes(store):
             run_job(job, store, keep=keep, runtime=runtime, on_step=on_step, should_stop=should_stop, tracker=tracker)
     finally:

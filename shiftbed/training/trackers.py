@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,6 +78,49 @@ class MLflow:
     def close(self) -> None:
         """Ends the run."""
         self._mlflow.end_run()
+
+
+class Watched:
+    """A tracker that ends nothing but itself where it fails: all that it is told stands in the records too.
+
+    Args:
+        name: The tracker's name.
+        folder: The run's folder.
+        job_id: The job that is tracked.
+
+    Raises:
+        ShiftbedError: There is no such tracker, or it does not start.
+    """
+
+    def __init__(self, name: str, folder: Path, job_id: str) -> None:
+        make = TRACKERS[name]
+        self._name = name
+        try:
+            self._tracker: Tracker | None = make(folder, job_id)
+        except ShiftbedError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ShiftbedError(f"The tracker {name} does not start ({why}); mend it, or train without.") from error
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Tells it the numbers of a step."""
+        self._tell(f"at step {step}, and was told no more", lambda tracker: tracker.log(step, values))
+
+    def close(self) -> None:
+        """Ends its run."""
+        self._tell("when its run was to end", lambda tracker: tracker.close())
+
+    def _tell(self, when: str, tell: Callable[[Tracker], None]) -> None:
+        try:
+            if self._tracker is not None:
+                tell(self._tracker)
+        except Exception as error:
+            self._tracker = None
+            why = f"{type(error).__name__}: {error}"
+            warnings.warn(
+                f"The tracker {self._name} failed {when} ({why}); the records have all numbers.", stacklevel=3
+            )
 
 
 def _imported(module: str, package: str = "") -> Any:

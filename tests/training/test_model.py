@@ -11,9 +11,11 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
 import shiftbed
 from shiftbed.algorithms import ALGORITHMS, ERM, register
+from shiftbed.cli import app
 from shiftbed.data import load as load_dataset
 from shiftbed.data.images import decode
 from shiftbed.data.load import forget
@@ -318,6 +320,48 @@ def test_a_tracker_is_told_every_evaluation(tmp_path):
     assert told[1:-1] == [(row["step"], row["splits"]["-90%/in"]["accuracy"]) for row in job.rows]
     with pytest.raises(shiftbed.ShiftbedError, match=r"no tracker 'tensorbord'\. Did you mean tensorboard"):
         shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path / "no", steps=1, track="tensorbord")
+
+
+class Failing:
+    """Fails where its name says."""
+
+    def __init__(self, folder, job_id):
+        self._fail("init")
+
+    def log(self, step, values):
+        self._fail("log")
+
+    def close(self):
+        self._fail("close")
+
+    def _fail(self, where):
+        if where == type(self).__name__:
+            raise ConnectionError("no server")
+
+
+@pytest.mark.parametrize(
+    ("where", "said"), [("log", "at step 2, and was told no more"), ("close", "when its run was to end")]
+)
+def test_a_tracker_that_fails_ends_nothing_but_itself(tmp_path, where, said):
+    TRACKERS.add("failing", type(where, (Failing,), {}))
+    fields = {"steps": 2, "track": "failing"}
+    with pytest.warns(UserWarning, match=rf"failing failed {said} \(ConnectionError: no server\)") as noted:
+        job = shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path, **fields)
+    assert job.status == "done" and len(noted) == 1
+    printed = CliRunner().invoke(
+        app,
+        ["train", "ColoredDigits", "ERM", "--test=-90%", "--steps=2", "--track=failing", f"--out={tmp_path / 'cli'}"],
+    )
+    assert printed.exit_code == 0 and "no server); the records have all numbers." in " ".join(printed.output.split())
+
+
+def test_a_tracker_that_does_not_start_leaves_nothing_behind(tmp_path):
+    TRACKERS.add("failing", type("init", (Failing,), {}))
+    with pytest.raises(shiftbed.ShiftbedError, match=r"failing does not start \(ConnectionError: no server\); mend it"):
+        shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path / "out", steps=2, track="failing")
+    with pytest.raises(shiftbed.ShiftbedError, match="no tracker 'nosuch'"):
+        shiftbed.train("ColoredDigits", "ERM", "-90%", tmp_path / "out", steps=2, track="nosuch")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
