@@ -3,6 +3,7 @@
 import json
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -465,6 +466,12 @@ def test_what_differs_between_two_recipes_and_two_jobs(shiftbed, tmp_path):
     found = json.loads(shiftbed("diff", str(tmp_path / "ERM"), str(tmp_path / "SD"), "--json").out)
     fields = {row["field"] for row in found}
     assert fields == {"algorithm", "hparams.sd_reg", "id"}
+    (tmp_path / "mine.yaml").write_text("include: quick\nsteps: 20\n")
+    named = (
+        package.compare(tmp_path / "mine.yaml", "quick"),
+        package.compare(str(tmp_path / "mine.yaml"), Path("quick")),
+    )
+    assert named[0] == named[1] and named[0].kind == "recipe", "paths are names too"
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     for folder, draws in ((one, "1"), (two, "2")):
         command = ("sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%,+90%", "--steps", "2")

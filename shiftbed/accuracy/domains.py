@@ -253,6 +253,8 @@ def target(where: str, classes: Sequence[str], skip_corrupt: bool = False) -> Do
         _named(where)
     except UnknownNameError as error:
         raise type(error)(f"{where} is no folder of images, and no DATASET/DOMAIN either: {error}") from error
+    except DataError as error:  # of a folder that is there, or a file, which is no dataset
+        raise DataError(f"There is no folder {where}; name a folder of images, or DATASET/DOMAIN.") from error
     found = list(of_dataset(where, classes))
     if len(found) > 1:
         names = ", ".join(domain.name for domain in found[:5])

@@ -66,7 +66,7 @@ class Comparison(NamedTuple):
         ]
 
 
-def compare(one: str, two: str) -> Comparison:
+def compare(one: str | Path, two: str | Path) -> Comparison:
     """Two things of one kind, to see in what they differ.
 
     Args:
@@ -76,6 +76,7 @@ def compare(one: str, two: str) -> Comparison:
     Raises:
         ShiftbedError: One of them is none of these, or they are of different kinds.
     """
+    one, two = str(one), str(two)
     as_sweeps = any(len(_jobs(Path(name))) > 1 or (Path(name) / "parts").is_dir() for name in (one, two))
     (kind, left), (other, right) = (_read(name, as_sweeps) for name in (one, two))
     if kind != other:

@@ -16,6 +16,7 @@ import duckdb
 
 from shiftbed.errors import StoreError
 from shiftbed.hashing import digest
+from shiftbed.registry import listed
 from shiftbed.sweeps.blind import MARK, add_looks, is_sealed, looks, seal
 from shiftbed.sweeps.compaction import (
     JOBS,
@@ -112,7 +113,7 @@ def unbundle(file: str | Path, folder: str | Path) -> Merged:
         return merge([scratch], folder)
 
 
-def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
+def merge(sources: str | Path | Sequence[str | Path], folder: str | Path) -> Merged:
     """Adds the finished jobs, plans, times and ledgers of stores (folders or bundles) to a store, which may be new.
 
     The sources stay as they are. Of a job that several have, one is taken, the same in whatever order they are merged.
@@ -124,7 +125,7 @@ def merge(sources: Sequence[str | Path], folder: str | Path) -> Merged:
     store = LocalStore(Path(folder))
     compact(store)  # so that the order is that of the parts
     before = outcomes(store)
-    for source in map(Path, sources):
+    for source in map(Path, listed(sources)):
         if source.is_file():
             unbundle(source, folder)
             continue

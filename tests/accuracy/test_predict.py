@@ -322,9 +322,15 @@ def test_bad_input_is_one_sentence(run, call, words):
         call(run)
 
 
-def test_an_empty_folder_is_said_so(tmp_path):
+def test_an_empty_folder_is_said_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
     with pytest.raises(DataError, match="There are no images in"):
         target(str(tmp_path), ())
+    with pytest.raises(DataError, match=r"^There is no folder \S+nowhere; name a folder of images, or DATASET/DOMAIN"):
+        target("mine/nowhere", ())
+    with pytest.raises(DataError, match=r"^There is no folder \./nowhere; "):  # it said to prepare `.`
+        target("./nowhere", ())
 
 
 def test_a_run_that_does_not_know_its_data_asks_for_a_source(run, tmp_path):
