@@ -274,7 +274,11 @@ def _cell(value: object, column: str) -> str | None:
 
 def _csv_rows(file: Iterable[str]) -> list[dict[str, Any]]:
     reader = csv.DictReader(file)
-    reader.fieldnames = [name.strip() for name in reader.fieldnames or []]  # as _cell takes space off names
+    names = [name.strip() for name in reader.fieldnames or []]  # as _cell takes space off names
+    for name in (*COLUMNS, "group", "split"):
+        if names.count(name) > 1:
+            raise ValueError(f"it has two columns named {name}; rename or remove one of them")
+    reader.fieldnames = names
     return list(reader)
 
 

@@ -504,6 +504,7 @@ def test_folders_that_are_no_dataset(folder, root, break_it, words):
         ("path,class,domain\na.png,x,  ", r"Row 1 of .* has no domain\."),
         ("path,class,domain\na.png,,y", "Row 1 of .* has no class; leave images without labels out, .* with --on"),
         ("path,class,domain\n", "lists no images"),
+        ("path,class,domain, class\na.png,x,y,z", "list.csv cannot be read: it has two columns named class; rename"),
         ("path,class,domain\nlist.csv,x,y\nlist.csv,z,w", "Class 'z' is in domain 'w' only"),
     ],
 )
