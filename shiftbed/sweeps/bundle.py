@@ -97,7 +97,6 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Seq
                 f"The bundle of {folder} ({merged.jobs} jobs) would have {_mebibytes(size)}, and {_mebibytes(limit)} "
                 f"are allowed; keep fewer metrics, or allow more with a higher limit."
             )
-        out.parent.mkdir(parents=True, exist_ok=True)
         LocalStore(out.parent).put_atomic(out.name, packed.read_bytes())
     return merged.jobs
 

@@ -141,6 +141,7 @@ def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
         errno.ENOENT: "no folder can be made there; choose another",
         errno.EACCES: "permission is denied; choose a folder you may write to",
         errno.EPERM: "this file system does not allow it; choose a folder on another",
+        errno.EISDIR: "it is a folder; name a file",
         errno.EROFS: "the file system is read-only; choose a folder you may write to",
     }.get(error.errno or 0, f"{error.strerror}; if that comes again, choose a folder on another disk")
     return StoreError(f"Cannot {verb} {path}: {advice}.")

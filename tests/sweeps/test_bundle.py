@@ -46,6 +46,11 @@ def test_equal_stores_have_equal_bundles(sweep, tmp_path):
 def test_a_bundle_that_is_too_large_is_refused(sweep, tmp_path):
     with pytest.raises(StoreError, match=r"\(8 jobs\) would have 0\.0 MiB, and 0\.0 MiB are allowed; keep"):
         bundle(sweep.root, tmp_path / "sweep.zip", limit=1000)
+    with pytest.raises(StoreError, match=r"it is a folder; name a file"):
+        bundle(sweep.root, tmp_path)
+    (tmp_path / "afile").touch()
+    with pytest.raises(StoreError, match=r"Cannot write \S+: \S+afile is not a folder; choose another folder"):
+        bundle(sweep.root, tmp_path / "afile" / "sweep.zip")
     assert not (tmp_path / "sweep.zip").exists()
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match="There is no finished job"):
