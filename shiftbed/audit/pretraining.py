@@ -25,6 +25,8 @@ from shiftbed.training.store import LocalStore
 
 NUMBERS = "study.json"  # in RUNS: the accuracies
 RUNS = "audit"  # below the sweep's folder: a store of its own, whose jobs stand in no table of the sweep
+# One more: on cached features they are those of training by steps up to rounding, not to the bit.
+PROBES = f"{RUNS}/probes"
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def run_study(
     if not ours:
         sentence = "DomainBed's records do not say how the networks were made, so nothing can be trained beside them."
         return Finding(WEIGHTS_SOURCE, "unknown", sentence)
-    store, runtimes = LocalStore(Path(subject.folder) / RUNS), find_runtimes(device)
+    store, probed = (LocalStore(Path(subject.folder) / below) for below in (RUNS, PROBES))
+    runtimes = find_runtimes(device)
     results = []
     for dataset in subject.datasets:
         about = next(about for about in ours if about["dataset"] == dataset)
@@ -148,8 +151,9 @@ def run_study(
         failed = pool.run(tuned, on_change).failed
         if failed:
             raise ShiftbedError(f"{len(failed)} trainings of the study failed: {next(iter(failed.values()))}")
-        study.run_here(probes, store, find_runtime(device))
-        found = {arm: study.accuracies(study.finished(jobs, store)) for arm, jobs in plans.items()}
+        study.run_here(probes, probed, find_runtime(device))
+        stores = {arm: probed if arm.probe else store for arm in plans}
+        found = {arm: study.accuracies(study.finished(jobs, stores[arm])) for arm, jobs in plans.items()}
         far = study.distances(probes[0], stand_in, find_runtime(device)) if stand_in else {}
         results.append(Results(dataset, found, far))
     numbers = [row for one in results for row in one.rows()]

@@ -13,6 +13,7 @@ import numpy as np
 
 from shiftbed.audit.probing import Features, extract, probe, records, still
 from shiftbed.data import card
+from shiftbed.hashing import canonical
 from shiftbed.hparams import Value
 from shiftbed.networks import NETWORKS
 from shiftbed.protocols import LeaveOut
@@ -20,7 +21,7 @@ from shiftbed.selection import SELECTIONS, JobRecords
 from shiftbed.shift.comparison import frechet_distance_of_samples
 from shiftbed.training.batches import TaskData
 from shiftbed.training.device import Runtime
-from shiftbed.training.files import Result
+from shiftbed.training.files import JobFiles, Result
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import Recipe
 from shiftbed.training.store import Store
@@ -104,26 +105,22 @@ def run_here(
     for job in jobs:
         if should_stop():
             return
-        if Result.read(store, _name(job)) is None:
+        if Result.read(store, job.id) is None:
             rows = probe(job, runtime, cache) if job.algorithm == "LinearProbe" else records(Trainer(job, runtime))
             last = rows[-1]["step"] if rows else 0
             status = "done" if last == job.recipe.steps else "diverged"
             tests = [split.name for split in job.task.of_role("test")]
-            Result.of(status, last, rows, tests).write(store, _name(job))
-
-
-def _name(job: Job) -> str:
-    # A probe is not with the other jobs: it is equal to a stepped one up to rounding, and they are equal to the bit.
-    return f"{job.id}-probe" if job.algorithm == "LinearProbe" else job.id
+            store.put_atomic(JobFiles(job.id).job, canonical(job.describe()))
+            Result.of(status, last, rows, tests).write(store, job.id)
 
 
 def finished(jobs: Sequence[Job], store: Store) -> list[JobRecords]:
     """Those of the jobs that have ended, with their records."""
     found = []
     for job in jobs:
-        result = Result.read(store, _name(job))
+        result = Result.read(store, job.id)
         if result is not None:
-            ended = result.parsed(_name(job))
+            ended = result.parsed(job.id)
             found.append(JobRecords(job.describe(), ended["status"], ended["records"]))
     return found
 
