@@ -1,6 +1,6 @@
 # The two commands of the README: `make demo` and `make test`. Each makes .venv with the tested versions first.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+	$$p -c 'import sys; sys.exit(not (3, 11, 4) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
 .PHONY: demo test test-slow test-gpu test-browser install
@@ -29,7 +29,7 @@ test-browser: install
 install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "ShiftBed needs Python 3.11 to 3.13; none was found. Name one: make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "ShiftBed needs Python 3.11.4 to 3.13; none was found. Name one: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
