@@ -9,9 +9,9 @@ import shiftbed
 
 PACKAGE = Path(shiftbed.__file__).parent
 ORDER = (
-    *("errors", "hashing", "drawing", "registry", "published", "data", "protocols", "networks", "hparams"),
-    *("algorithms", "selection", "training", "sweeps", "tables", "shift", "accuracy", "audit", "benchmarks"),
-    *("report", "cli", "__main__"),
+    *("errors", "yaml_files", "hashing", "drawing", "registry", "published", "data", "protocols", "networks"),
+    *("hparams", "algorithms", "selection", "training", "sweeps", "tables", "shift", "accuracy", "audit"),
+    *("benchmarks", "report", "cli", "__main__"),
 )
 
 

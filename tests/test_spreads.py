@@ -224,7 +224,7 @@ def test_views_by_name(tmp_path):
     assert [name for name, _ in grid.rows] == ["p", "q", "r"], "the hardest domain first"
     assert [entry.text for entry in grid.rows[0][1]] == ["40.0", "+20.0"]
     assert view_tables(tables, "spread")[0].columns[-1] == "worst"
-    (tmp_path / "distances.yaml").write_text("p: 7.5\nq: 0.5\nr: 2\n")
+    (tmp_path / "distances.yaml").write_text("p: 7.5\nq: 5e-1\nr: 2\n")
     (grid,) = view_tables(tables, "groups", read_groups(tmp_path / "distances.yaml"))
     assert grid.columns == ["near", "middle", "far", "All"]
     assert [entry.text for entry in grid.rows[1][1]] == ["50.00", "90.00", "60.00", "66.67"]
@@ -232,10 +232,19 @@ def test_views_by_name(tmp_path):
     assert read_groups(tmp_path / "groups.yaml") == {"first": ["p", "q"]}
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "a: b", ""])
-def test_a_file_without_groups_gets_one_sentence(tmp_path, text):
-    (tmp_path / "groups.yaml").write_text(text)
-    with pytest.raises(ShiftbedError, match="must hold lists of domains"):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        *((text, "must hold lists of domains") for text in (b"[1, 2]", b"a: b", b"")),
+        (b"a: [", "is not YAML"),
+        (b"a: [\xff]", "is not a text file in UTF-8"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_without_groups_gets_one_sentence(tmp_path, text, why):
+    if text is not None:
+        (tmp_path / "groups.yaml").write_bytes(text)
+    with pytest.raises(ShiftbedError, match=why):
         read_groups(tmp_path / "groups.yaml")
 
 

@@ -132,7 +132,7 @@ def run_study(
     if not ours:
         sentence = "DomainBed's records do not say how the networks were made, so nothing can be trained beside them."
         return Finding(WEIGHTS_SOURCE, "unknown", sentence)
-    store, probed = (LocalStore(Path(subject.folder) / below) for below in (RUNS, PROBES))
+    store, probe_store = (LocalStore(Path(subject.folder) / below) for below in (RUNS, PROBES))
     runtimes = find_runtimes(device)
     results = []
     for dataset in subject.datasets:
@@ -151,8 +151,8 @@ def run_study(
         failed = pool.run(tuned, on_change).failed
         if failed:
             raise ShiftbedError(f"{len(failed)} trainings of the study failed: {next(iter(failed.values()))}")
-        study.run_here(probes, probed, find_runtime(device))
-        stores = {arm: probed if arm.probe else store for arm in plans}
+        study.run_here(probes, probe_store, find_runtime(device))
+        stores = {arm: probe_store if arm.probe else store for arm in plans}
         found = {arm: study.accuracies(study.finished(jobs, stores[arm])) for arm, jobs in plans.items()}
         far = study.distances(probes[0], stand_in, find_runtime(device)) if stand_in else {}
         results.append(Results(dataset, found, far))

@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from shiftbed import published
@@ -18,6 +17,7 @@ from shiftbed.protocols import PROTOCOLS
 from shiftbed.registry import did_you_mean
 from shiftbed.selection import SELECTIONS
 from shiftbed.training.recipes import recipe, recipe_names
+from shiftbed.yaml_files import parse_yaml, read_yaml
 
 Kind = Literal["sweep", "shift", "accuracy"]
 View = Literal["domains", "spread", "groups", "overall", "variance", "leakage"]
@@ -266,11 +266,7 @@ def read(path: str | Path) -> Benchmark:
     """
     if not Path(path).is_file():
         raise ShiftbedError(f"There is no file {path}; `shiftbed benchmarks` lists those that come with shiftbed.")
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ShiftbedError(f"{path} is no benchmark: it is not a text file in UTF-8.") from error
-    return parse(text, str(path))
+    return _benchmark(read_yaml(Path(path), str(path)), str(path))
 
 
 def parse(text: str, where: str) -> Benchmark:
@@ -279,10 +275,10 @@ def parse(text: str, where: str) -> Benchmark:
     Raises:
         ShiftbedError: It is not YAML, or a field is missing, unknown or impossible; the sentence says which.
     """
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ShiftbedError(f"{where} is not YAML: {' '.join(str(error).split())}.") from error
+    return _benchmark(parse_yaml(text, where), where)
+
+
+def _benchmark(fields: Any, where: str) -> Benchmark:
     if not isinstance(fields, dict) or not isinstance(fields.get("parts"), list):
         raise ShiftbedError(f"{where} is no benchmark: it needs a list called parts; see `shiftbed benchmarks --help`.")
     every = fields.pop("every", None) or {}

@@ -98,7 +98,6 @@ def train(
     from shiftbed.report.live import training_bar
     from shiftbed.sweeps.verbs import train as run_train
     from shiftbed.training.files import JobFiles
-    from shiftbed.training.store import LocalStore
 
     def run() -> "JobRecords":
         planned: list[Job] = []
@@ -132,8 +131,8 @@ def train(
         for note in [] if as_json else noted:
             say(str(note.message))
         if job is None:  # it was asked to stop, and has saved what it can
-            saved = LocalStore(out).get(JobFiles(planned[0].id).checkpoint)
-            raise KeyboardInterrupt if saved else StartsOverError
+            is_saved = (out / JobFiles(planned[0].id).checkpoint).exists()
+            raise KeyboardInterrupt if is_saved else StartsOverError
         return job
 
     for note in [] if as_json else training_notes(recipe, [dataset]):

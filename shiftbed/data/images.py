@@ -101,7 +101,7 @@ def brightest_of_16_bits(path: Path) -> int | None:
     try:
         with Image.open(path) as opened:
             return int(np.asarray(opened).max()) if _has_16_bits(opened) else None
-    except Exception:
+    except Exception:  # whatever Pillow says of a damaged file; packing refuses it by name
         return None
 
 

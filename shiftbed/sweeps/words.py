@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from shiftbed.data import card
-from shiftbed.errors import HparamError, what_is_wrong
+from shiftbed.errors import HparamError, ShiftbedError, what_is_wrong
 from shiftbed.hparams import Value
 from shiftbed.protocols import LeaveOut
 from shiftbed.registry import did_you_mean, whole_names
@@ -20,6 +19,7 @@ from shiftbed.training.device import Precision
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.recipes import recipe, recipe_names
 from shiftbed.training.run import Keep
+from shiftbed.yaml_files import read_yaml
 
 
 def _names(given: Any) -> list[str]:
@@ -162,11 +162,9 @@ def sweep_words(given: Mapping[str, Any], plan: Path | None = None) -> SweepWord
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        words = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HparamError(f"The plan {path} cannot be read ({error.strerror}).") from error
-    except yaml.YAMLError as error:
-        raise HparamError(f"The plan {path} is not YAML: {' '.join(str(error).split())}.") from error
+        words = read_yaml(path, f"The plan {path}")
+    except ShiftbedError as error:
+        raise HparamError(str(error)) from error
     if not isinstance(words, dict):
         raise HparamError(f"The plan {path} is not a table of words such as `datasets: [PACS]`.")
     return {"on" if word is True else str(word): value for word, value in words.items()}  # YAML takes `on` for true

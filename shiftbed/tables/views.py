@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from shiftbed.errors import ShiftbedError
 from shiftbed.registry import did_you_mean
 from shiftbed.tables.ensembles import ensemble_grid
@@ -13,6 +11,7 @@ from shiftbed.tables.grids import MISSING, Entry, Grid
 from shiftbed.tables.leaderboards import Kinds, Leaderboard, leaderboards, ranking_grid
 from shiftbed.tables.spreads import group_grid, improvements, spread_grid, thirds, variance_grid
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
+from shiftbed.yaml_files import read_yaml
 
 View = Callable[[Sequence[Table]], list[Grid]]
 Groups = Mapping[str, Sequence[str]]
@@ -101,9 +100,7 @@ def read_groups(path: str | Path) -> Groups:
     Raises:
         ShiftbedError: The file is not there, or holds neither.
     """
-    if not Path(path).is_file():
-        raise ShiftbedError(f"There is no file {path} with groups of domains.")
-    found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    found = read_yaml(Path(path), f"The file {path} with groups of domains")
     if isinstance(found, dict) and found:
         if all(isinstance(value, int | float) for value in found.values()):
             return thirds({str(name): float(value) for name, value in found.items()})

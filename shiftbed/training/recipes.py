@@ -1,14 +1,12 @@
 """Recipes: how one model is trained, as data files beside this module, or a file of one's own."""
 
 import math
-import re
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shiftbed.data import card
@@ -20,6 +18,7 @@ from shiftbed.registry import did_you_mean
 from shiftbed.training.augment import Augmentation
 from shiftbed.training.device import Precision
 from shiftbed.training.streams import Sampling
+from shiftbed.yaml_files import parse_yaml, read_yaml
 
 ARITHMETIC = {
     *("network", "steps", "sampling", "image_size", "batch_norm", "optimizer", "schedule", "drop_at"),
@@ -146,7 +145,8 @@ def recipe_names() -> list[str]:
 def _recipe_file(name: str) -> dict[str, Any]:
     if name not in recipe_names():
         raise UnknownNameError(f"There is no recipe '{name}'.{did_you_mean(name, recipe_names())}")
-    fields = yaml.safe_load((files("shiftbed.training") / "recipes" / f"{name}.yaml").read_text())
+    text = (files("shiftbed.training") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    fields = parse_yaml(text, f"The recipe {name}")
     included = fields.pop("include", None)
     return _merged(_recipe_file(included), fields) if included else fields
 
@@ -162,25 +162,9 @@ class _Layers(BaseModel):
     datasets: dict[str, dict[str, Any]] = {}
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML, but 5e-5 is a number, where YAML asks for 5.0e-5 and takes everything else for a word."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
 def _own_file(path: Path) -> tuple[str | None, dict[str, Any]]:
     """The recipe that a file of one's own includes, and the fields in which it differs; it is named as its file."""
-    try:
-        fields = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise UnknownNameError(f"The recipe {path} cannot be read ({error.strerror}).") from error
-    except UnicodeDecodeError as error:
-        raise ShiftbedError(f"The recipe {path} is not in UTF-8; save it as UTF-8.") from error
-    except yaml.YAMLError as error:
-        raise ShiftbedError(f"The recipe {path} is not YAML: {' '.join(str(error).split())}.") from error
+    fields = read_yaml(path, f"The recipe {path}")
     if not isinstance(fields, dict):
         raise ShiftbedError(f"The recipe {path} is not a table of fields such as `include: domainbed`.")
     if path.stem in recipe_names():

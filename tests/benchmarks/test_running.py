@@ -191,7 +191,7 @@ def test_a_file_of_any_name_is_read_and_one_that_is_no_text_gets_one_sentence(tm
     (tmp_path / "mine.txt").write_text(MINE)
     assert "2 jobs, 0 of them done" in cli("--file", tmp_path / "mine.txt", "--dry-run").output
     (tmp_path / "mine.yaml").write_bytes(b"name: \xff\xfe")
-    with pytest.raises(ShiftbedError, match=r"mine\.yaml is no benchmark: it is not a text file in UTF-8\."):
+    with pytest.raises(ShiftbedError, match=r"mine\.yaml is not a text file in UTF-8; save it as UTF-8\."):
         read(tmp_path / "mine.yaml")
 
 

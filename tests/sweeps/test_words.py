@@ -93,10 +93,11 @@ def test_designs_bring_their_own_numbers(design, extra, numbers):
         ("algorithms: ERM", "plan.yaml needs 'datasets'"),
         ("- a\n- b", "is not a table of words"),
         ("a: [", "is not YAML"),
+        (b"\xff: 1", "is not a text file in UTF-8; save it as UTF-8"),
     ],
 )
 def test_what_is_wrong_in_a_plan_is_one_sentence(plan, text, words):
-    plan.write_text(text)
+    plan.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(HparamError, match=words):
         sweep_words({}, plan)
 

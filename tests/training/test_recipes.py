@@ -148,7 +148,7 @@ def test_a_recipe_of_ones_own_says_what_is_different(tmp_path):
         ("mine.yaml", "include: quick\nlarge: 5", "mine.yaml has a wrong 'large'"),
         ("mine.yaml", "include: quick\ndatasets: {PACS: }", "mine.yaml has a wrong 'datasets.PACS'"),
         ("mine.yaml", "1: 2", "mine.yaml has a wrong '1'"),
-        ("mine.yaml", b"summary: caf\xe9", "not in UTF-8"),
+        ("mine.yaml", b"summary: caf\xe9", "mine.yaml is not a text file in UTF-8; save it as UTF-8"),
         ("mine.yaml", "include: quick\nimage_size: -3", "has a wrong 'image_size'"),
         (
             "mine.yaml",

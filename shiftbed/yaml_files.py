@@ -1,0 +1,48 @@
+"""YAML files that people write: they are read alike everywhere, and what is wrong with one is said in one sentence."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shiftbed.errors import ShiftbedError
+
+
+class _SafeLoader(yaml.SafeLoader):
+    """YAML, but 5e-5 is a number, where YAML asks for 5.0e-5 and takes everything else for a word."""
+
+
+_SafeLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """What stands in a file.
+
+    Args:
+        path: The file.
+        what: What the file is, as a message about it begins.
+
+    Raises:
+        ShiftbedError: It cannot be read, or is not YAML.
+    """
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), what)
+    except OSError as error:
+        raise ShiftbedError(f"{what} cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise ShiftbedError(f"{what} is not a text file in UTF-8; save it as UTF-8.") from error
+
+
+def parse_yaml(text: str, what: str) -> Any:
+    """What a text says, by the same rules.
+
+    Raises:
+        ShiftbedError: It is not YAML.
+    """
+    try:
+        return yaml.load(text, _SafeLoader)
+    except yaml.YAMLError as error:
+        raise ShiftbedError(f"{what} is not YAML: {' '.join(str(error).split())}.") from error
