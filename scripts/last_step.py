@@ -54,16 +54,25 @@ def within(jobs: Sequence[JobRecords], domain: str, span: Span) -> str:
 
 
 def page(
-    folders: Sequence[Path], domain: str, algorithms: Sequence[str], steps: Sequence[int], spans: Sequence[Span] = ()
+    folders: Sequence[Path],
+    domain: str,
+    algorithms: Sequence[str],
+    steps: Sequence[int],
+    spans: Sequence[Span] = (),
+    each_trial: bool = False,
 ) -> str:
-    """The table as Markdown."""
+    """The table as Markdown, if asked with a row for each of several trials, which other studies have one of."""
     heads = [f"{step:,} steps" for step in steps] + [f"every end from {low:,} to {high:,}" for low, high in spans]
     lines = ["| algorithm | trials | " + " | ".join(heads) + " |", "| --- | ---: |" + " ---: |" * len(heads)]
     for algorithm in algorithms:
         jobs = whole_trials(folders, domain, algorithm)
-        trials = len({job.description["trial"] for job in jobs})
-        cells = [at_step(jobs, domain, step) for step in steps] + [within(jobs, domain, span) for span in spans]
-        lines.append(" | ".join([f"| {algorithm} | {trials}", *cells]) + " |")
+        trials = sorted({job.description["trial"] for job in jobs})
+        rows = [(str(len(trials)), jobs)]
+        if each_trial and len(trials) > 1:
+            rows += [(f"only {trial}", [job for job in jobs if job.description["trial"] == trial]) for trial in trials]
+        for which, some in rows:
+            cells = [at_step(some, domain, step) for step in steps] + [within(some, domain, span) for span in spans]
+            lines.append(" | ".join([f"| {algorithm} | {which}", *cells]) + " |")
     return "\n".join([*lines, "", "† Oracle: chosen with the test domain's labels."])
 
 
@@ -74,9 +83,10 @@ if __name__ == "__main__":
     parser.add_argument("--algorithms", default="ERM,IRM", help="separated by commas")
     parser.add_argument("--steps", default="1000,2000,3000,4000,5000", help="where training ends, separated by commas")
     parser.add_argument("--spans", default="", help="all evaluations from one step to another: 1000-5000,6000-10000")
+    parser.add_argument("--each-trial", action="store_true", help="a row for each trial too")
     options = parser.parse_args()
     ends = [int(step) for step in options.steps.split(",")]
     spans = [
         (int(low), int(high)) for low, _, high in (span.partition("-") for span in options.spans.split(",") if span)
     ]
-    print(page(options.folders, options.domain, options.algorithms.split(","), ends, spans))
+    print(page(options.folders, options.domain, options.algorithms.split(","), ends, spans, options.each_trial))

@@ -36,8 +36,8 @@ A cell is the mean of n trials, each chosen from the draws of its trial alone; Â
 with one trial there is none; measures of shift, and tables of what is trained of a network, give one of a single run
 too, over images. A row in which a job is missing has no average. A number of ours *agrees* with a printed one if it is
 not farther from it than the printed error and its own together. Errors of three trials are rough: of the same
-experiment done twice, three of ten cells would not agree. Hours of a device are those in which at least one job of the
-study ran on it.
+experiment done twice, three of ten cells would not agree, a third if one of them has two trials, and seven of ten if it
+has one. Hours of a device are those in which at least one job of the study ran on it.
 
 ## At a glance"""
 
@@ -76,12 +76,16 @@ def predictions(file: Path) -> str:
 
 
 def by_last_step(
-    folders: Sequence[str], algorithms: Sequence[str], steps: Sequence[int], spans: Sequence[tuple[int, int]] = ()
+    folders: Sequence[str],
+    algorithms: Sequence[str],
+    steps: Sequence[int],
+    spans: Sequence[tuple[int, int]] = (),
+    each_trial: bool = False,
 ) -> Callable[[Path], str]:
     """What the oracle finds where colour misleads, if training ends earlier."""
     paths = [ROOT / FOLDER / folder for folder in folders]
     script = runpy.run_path(str(ROOT / "scripts" / "last_step.py"))
-    return lambda _: script["page"](paths, "-90%", algorithms, steps, spans)
+    return lambda _: script["page"](paths, "-90%", algorithms, steps, spans, each_trial)
 
 
 def _text(value: Any) -> str:
@@ -212,13 +216,15 @@ LADDER: list[Study] = [
         "The same, had training ended earlier",
         "domainbed-coloredmnist-last-step",
         "python scripts/last_step.py docs/results/domainbed-coloredmnist --domain=-90% "
-        "--algorithms ERM,CORAL,GroupDRO,IRM --steps 1000,2000,4000,6000,8000,10000 --spans 1000-5000,6000-10000",
+        "--algorithms ERM,CORAL,GroupDRO,IRM --steps 1000,2000,4000,6000,8000,10000 --spans 1000-5000,6000-10000 "
+        "--each-trial",
         "docs/results/domainbed-coloredmnist",
         by_last_step(
             ("domainbed-coloredmnist",),
             ("ERM", "CORAL", "GroupDRO", "IRM"),
             (1000, 2000, 4000, 6000, 8000, 10000),
             ((1000, 5000), (6000, 10000)),
+            each_trial=True,
         ),
     ),
     BenchmarkStudy(
