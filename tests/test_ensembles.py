@@ -7,10 +7,13 @@ from safetensors.numpy import load as decode
 
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import StoreError
+from shiftbed.protocols import Flexible
 from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.tables import averaged_weights, ensemble_grid, make_tables, summed_logits, view_tables
+from shiftbed.training.job import make_job
 from shiftbed.training.model import load
+from shiftbed.training.recipes import recipe
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
 from tests.conftest import tiny_job
@@ -123,3 +126,30 @@ def test_mean_weights_are_shown_once_and_under_no_selection(with_weights):
     assert grid.caption.startswith("accuracy in %. DiWA") and grid.rows[0][1][0].text != "–"
     alone = ensemble_grid(make_tables(jobs[:1], [RULE], folder=str(folder))[0], "weights")
     assert "1 job each" in alone.caption
+
+
+def test_where_classes_have_domains_of_their_own_all_test_images_count(tmp_path):
+    store = LocalStore(tmp_path)
+    how = recipe("quick", "RotatedDigits", steps=4, evaluate_every=4)
+    for trial in range(2):
+        protocol = Flexible(compositional=False, dominant=2, minor=2)
+        run_job(make_job("RotatedDigits", "ERM", protocol, how, 0, trial, {"batch_size": 4}), store, keep="final")
+    jobs = sorted(finished_jobs(store), key=lambda job: job.description["trial"])
+    table = make_tables(jobs, [RULE], folder=str(tmp_path))[0]
+    ((tested, _),) = table.columns
+    assert len(tested) > 1
+    for (_, one), job in zip(sorted(table.chosen["ERM"][tested].items()), jobs, strict=True):
+        alone = averaged_weights(tmp_path, [job.description], "")
+        assert alone.accuracy == pytest.approx(one.accuracy(""))
+        assert alone.count == sum(one.counts().values())
+        assert summed_logits(tmp_path, [(job.description, 4)], "") == alone
+    models, data = [load(tmp_path / JobFiles(job.id).weights) for job in jobs], load_dataset("RotatedDigits")
+    right = []
+    for split in make_job("RotatedDigits", "ERM", protocol, how, 0, 0, {"batch_size": 4}).task.of_role("test"):
+        sums = sum(model.outputs(data[split.domain].inputs[split.indices])[0].astype(float) for model in models)
+        right += list(sums.argmax(1) == np.asarray(data[split.domain].labels)[split.indices])
+    (grid,) = view_tables([table], "eoa")
+    assert grid.data[0]["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert grid.data[0]["count"] == len(right)
+    (grid,) = view_tables([table], "diwa")
+    assert [row["members"] for row in grid.data] == [1, 1]

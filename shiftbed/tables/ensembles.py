@@ -12,7 +12,7 @@ from shiftbed.data import Domain
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import StoreError, plural
 from shiftbed.protocols import Split
-from shiftbed.tables.cells import AVERAGE, Tested
+from shiftbed.tables.cells import AVERAGE, OVERALL, Tested
 from shiftbed.tables.estimates import Estimate
 from shiftbed.tables.grids import MISSING, Grid, placed
 from shiftbed.tables.table import ORACLE_MARK, Table
@@ -48,24 +48,28 @@ def summed_logits(folder: str | Path, members: Sequence[tuple[dict[str, Any], in
     Args:
         folder: The sweep's folder.
         members: Descriptions of jobs, each with its step.
-        domain: A domain that they test.
+        domain: A domain that they test, or `OVERALL`.
 
     Raises:
         StoreError: Of a member neither logits nor weights of its step were kept.
     """
-    sums: dict[int, np.ndarray] = {}
-    counts: dict[int, int] = {}
+    sums: dict[tuple[str, int], np.ndarray] = {}
+    counts: dict[tuple[str, int], int] = {}
     for about, step in members:
-        split = reported_split(about, domain)
-        for index, row in zip(split.indices.tolist(), _logits(Path(folder), about, step, split), strict=True):
-            sums[index] = sums.get(index, 0) + row.astype(np.float64)
-            counts[index] = counts.get(index, 0) + 1
-    common = sorted(index for index, count in counts.items() if count == len(members))
+        for split in reported_splits(about, domain):
+            for index, row in zip(split.indices.tolist(), _logits(Path(folder), about, step, split), strict=True):
+                image = split.domain, index
+                sums[image] = sums.get(image, 0) + row.astype(np.float64)
+                counts[image] = counts.get(image, 0) + 1
+    common = sorted(image for image, count in counts.items() if count == len(members))
     if not common:
-        raise StoreError(f"No image of {domain} is tested by all {len(members)} jobs; test whole domains.")
-    labels = np.asarray(load_dataset(members[0][0]["dataset"])[domain].labels)[common]
-    right = np.stack([sums[index] for index in common]).argmax(axis=1) == labels
-    return Derived(100 * float(right.mean()), len(common), tuple(about["id"] for about, _ in members))
+        raise StoreError(
+            f"No image of {domain or 'the test domains'} is tested by all {len(members)} jobs; test whole domains."
+        )
+    data = load_dataset(members[0][0]["dataset"])
+    labels = {name: np.asarray(data[name].labels) for name in {name for name, _ in common}}
+    right = [int(sums[name, index].argmax()) == labels[name][index] for name, index in common]
+    return Derived(100 * float(np.mean(right)), len(common), tuple(about["id"] for about, _ in members))
 
 
 def averaged_weights(folder: str | Path, members: Sequence[dict[str, Any]], domain: str) -> Derived:
@@ -74,7 +78,7 @@ def averaged_weights(folder: str | Path, members: Sequence[dict[str, Any]], doma
     Args:
         folder: The sweep's folder.
         members: Descriptions of jobs.
-        domain: A domain that they test.
+        domain: A domain that they test, or `OVERALL`.
 
     Raises:
         StoreError: A member kept no weights.
@@ -88,17 +92,18 @@ def averaged_weights(folder: str | Path, members: Sequence[dict[str, Any]], doma
     for name, value in tensors[0].items():
         if value.is_floating_point():
             value.data.copy_(torch.stack([one[name].data.double() for one in tensors]).mean(dim=0))
-    split = reported_split(members[0], domain)
-    data = load_dataset(members[0]["dataset"])[domain]
-    logits, _ = models[0].outputs(_images(data, split))
-    right = logits.argmax(axis=1) == np.asarray(data.labels)[split.indices]
-    return Derived(100 * float(right.mean()), len(right), tuple(about["id"] for about in members))
+    data, right = load_dataset(members[0]["dataset"]), []
+    for split in reported_splits(members[0], domain):
+        logits, _ = models[0].outputs(_images(data[split.domain], split))
+        right.append(logits.argmax(axis=1) == np.asarray(data[split.domain].labels)[split.indices])
+    every = np.concatenate(right)
+    return Derived(100 * float(every.mean()), len(every), tuple(about["id"] for about in members))
 
 
-def reported_split(about: dict[str, Any], domain: str) -> Split:
-    """The split whose accuracy is a job's result on a domain."""
+def reported_splits(about: dict[str, Any], domain: str) -> list[Split]:
+    """The splits whose accuracy is a job's result on a domain, or on `OVERALL` of them."""
     task = Job.from_description(about).task
-    return next(one for one in task.of_role("test") if one.domain == domain and one.part != "out")
+    return [one for one in task.of_role("test") if domain in (OVERALL, one.domain) and one.part != "out"]
 
 
 def _logits(folder: Path, about: dict[str, Any], step: int, split: Split) -> np.ndarray:
