@@ -7,7 +7,7 @@ from safetensors.numpy import load as decode
 
 from shiftbed.data import load as load_dataset
 from shiftbed.errors import StoreError
-from shiftbed.protocols import Flexible
+from shiftbed.protocols import Flexible, LeaveOut
 from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.tables import averaged_weights, ensemble_grid, make_tables, summed_logits, view_tables
@@ -126,6 +126,37 @@ def test_mean_weights_are_shown_once_and_under_no_selection(with_weights):
     assert grid.caption.startswith("accuracy in %. DiWA") and grid.rows[0][1][0].text != "–"
     alone = ensemble_grid(make_tables(jobs[:1], [RULE], folder=str(folder))[0], "weights")
     assert "1 job each" in alone.caption
+
+
+def test_what_does_not_predict_may_have_any_shape(tmp_path):
+    store = LocalStore(tmp_path)
+    for shape in ({"mlp_width": 64, "mlp_depth": 3}, {"mlp_width": 64, "mlp_depth": 4}, {"mlp_width": 96}):
+        run_job(tiny_job("DANN", **shape), store, keep="final")
+    jobs = list(finished_jobs(store))
+    first, *others = (load(tmp_path / JobFiles(job.id).weights) for job in jobs)
+    with torch.no_grad():
+        for part in ("featurizer", "classifier"):
+            rest = [getattr(one.algorithm, part).parameters() for one in others]
+            for mine, *theirs in zip(getattr(first.algorithm, part).parameters(), *rest, strict=True):
+                mine.copy_((mine + sum(theirs)) / 3)
+    split = reported(jobs[0])
+    right = (
+        first.predict(load_dataset("ColoredDigits")["-90%"].inputs[split.indices]).argmax(1) == LABELS[split.indices]
+    )
+    for order in (jobs, jobs[::-1]):
+        found = averaged_weights(tmp_path, [job.description for job in order], "-90%")
+        assert found.accuracy == pytest.approx(100 * right.mean())
+
+
+def test_networks_of_unequal_shapes_that_predict_have_no_mean(tmp_path):
+    store = LocalStore(tmp_path)
+    how = recipe("quick", "ColoredDigits", steps=2, evaluate_every=2, network="mlp")
+    for width in (8, 16):
+        values = {"batch_size": 4, "mlp_width": width}
+        run_job(make_job("ColoredDigits", "DANN", LeaveOut(("-90%",)), how, overrides=values), store, keep="final")
+    members = [job.description for job in finished_jobs(store)]
+    with pytest.raises(StoreError, match="draws of DANN predict with networks of unequal shapes"):
+        averaged_weights(tmp_path, members, "-90%")
 
 
 def test_where_classes_have_domains_of_their_own_all_test_images_count(tmp_path):

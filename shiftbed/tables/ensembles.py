@@ -81,7 +81,7 @@ def averaged_weights(folder: str | Path, members: Sequence[dict[str, Any]], doma
         domain: A domain that they test, or `OVERALL`.
 
     Raises:
-        StoreError: A member kept no weights.
+        StoreError: A member kept no weights, or predicts with a network of another shape.
     """
     import torch
 
@@ -89,12 +89,25 @@ def averaged_weights(folder: str | Path, members: Sequence[dict[str, Any]], doma
 
     models = [load(_weights(Path(folder), about)) for about in members]
     tensors = [dict(one.algorithm.named_parameters()) | dict(one.algorithm.named_buffers()) for one in models]
-    for name, value in tensors[0].items():
-        if value.is_floating_point():
-            value.data.copy_(torch.stack([one[name].data.double() for one in tensors]).mean(dim=0))
+    # Where a shape is drawn, as that of an adversary, draws differ in tensors: these become no number, which shows in
+    # the logits if they are predicted with. The model with the most has all that any has.
+    largest = max(range(len(models)), key=lambda place: len(tensors[place]))
+    model, unequal = models[largest], False
+    for name, value in tensors[largest].items():
+        same = [one[name].data.double() for one in tensors if name in one and one[name].shape == value.shape]
+        if value.is_floating_point() and len(same) == len(models):
+            value.data.copy_(torch.stack(same).mean(dim=0))
+        elif value.is_floating_point():
+            value.data.fill_(torch.nan)
+            unequal = True
     data, right = load_dataset(members[0]["dataset"]), []
     for split in reported_splits(members[0], domain):
-        logits, _ = models[0].outputs(_images(data[split.domain], split))
+        logits, _ = model.outputs(_images(data[split.domain], split))
+        if unequal and not np.isfinite(logits).all():
+            raise StoreError(
+                f"The draws of {members[0]['algorithm']} predict with networks of unequal shapes, which have no mean; "
+                "sweep with its shape set by hand (--set), or leave the algorithm out."
+            )
         right.append(logits.argmax(axis=1) == np.asarray(data[split.domain].labels)[split.indices])
     every = np.concatenate(right)
     return Derived(100 * float(every.mean()), len(every), tuple(about["id"] for about in members))
