@@ -4,16 +4,24 @@ import numpy as np
 import pytest
 
 from shiftbed.accuracy.records import recorded
+from shiftbed.protocols import Fixed
 from shiftbed.selection import SELECTIONS, JobRecords
 from shiftbed.selection.records import tasks_of
 from shiftbed.tables import tables_of
 from shiftbed.training.evaluation import split_metrics
+from shiftbed.training.job import make_job
+from shiftbed.training.recipes import recipe
 from tests.conftest import tiny_job
 from tests.made_records import made_job
 
 
-def job(draw, step_values):
-    about = tiny_job("ERM", draw=draw).describe()
+def whole_job(algorithm, draw):
+    how = recipe("quick", "ColoredDigits", steps=6, evaluate_every=2)
+    return make_job("ColoredDigits", algorithm, Fixed(train=("+90%", "+80%"), test=("-90%",)), how, draw)
+
+
+def job(draw, step_values, whole=False):
+    about = (whole_job if whole else tiny_job)("ERM", draw=draw).describe()
     rows = []
     for step, (accuracy, source, there) in step_values.items():
         splits = {}
@@ -26,9 +34,10 @@ def job(draw, step_values):
     return JobRecords(about, "done", rows)
 
 
-def test_it_takes_the_best_predicted_accuracy():
+@pytest.mark.parametrize("whole", [False, True], ids=["part", "whole"])
+def test_it_takes_the_best_predicted_accuracy(whole):
     # 0.9 − (0.95 − 0.5) = 0.45; 0.8 − (0.8 − 0.7) = 0.7; 0.7 − (0.75 − 0.72) = 0.67
-    jobs = [job(0, {2: (0.9, 0.95, 0.5), 4: (0.8, 0.8, 0.7)}), job(1, {2: (0.7, 0.75, 0.72)})]
+    jobs = [job(0, {2: (0.9, 0.95, 0.5), 4: (0.8, 0.8, 0.7)}, whole), job(1, {2: (0.7, 0.75, 0.72)}, whole)]
     choice = SELECTIONS["predicted-accuracy"].choose(jobs)
     assert (choice.draw, choice.step) == (0, 4)
     assert choice.score == pytest.approx(0.7)
