@@ -103,10 +103,15 @@ def _says(model: Model, images: Any) -> Iterator[tuple[str, str]]:
 
 
 def _refuse_sealed_test(folder: Path, domains: Sequence[str]) -> None:
-    """Does not set the labels of a test domain beside the predictions of a model whose sweep is sealed."""
-    of_blind, job = folder / OF_BLIND, job_of(folder)
-    if of_blind.exists() and job is not None and set(job["test_domains"]) & set(domains):
-        refuse_sealed(read_json(of_blind)["sweep"])
+    """Does not set the labels of a test domain beside the predictions of a model whose sweep is sealed.
+
+    The model was chosen from the sweep, which a file beside it says, or the sweep kept it.
+    """
+    job, of_blind = job_of(folder), folder / OF_BLIND
+    if job is not None and set(job["test_domains"]) & set(domains):
+        chosen_from = [Path(read_json(of_blind)["sweep"])] if of_blind.exists() else []
+        for sweep in (*chosen_from, *folder.resolve().parents[1:2]):
+            refuse_sealed(sweep)
 
 
 def _roles(folder: Path, data: MultiDomainDataset) -> dict[str, list[str]]:

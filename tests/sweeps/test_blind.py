@@ -18,7 +18,9 @@ from shiftbed.sweeps.domainbed_format import export_domainbed, import_domainbed
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.sweeps.records import Records, finished_jobs
 from shiftbed.tables import read_tables
+from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
+from tests.conftest import tiny_job
 from tests.sweeps.finished import finish
 
 SEALED = r"The test numbers of .* are sealed, since the sweep is blind; `shiftbed unblind .*` opens them"
@@ -99,6 +101,20 @@ def test_an_honest_rule_chooses_without_them(tmp_path):
     assert predictions(tmp_path / "best", domains=["+90%"]).count("train") > 100
     unblind(store.root)
     assert "test" in predictions(tmp_path / "best", domains=["-90%"])
+
+
+def test_of_models_that_a_blind_sweep_kept_no_test_label_is_shown_either(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path)
+    seal(store)
+    job = tiny_job("ERM")
+    run_job(job, store, keep="final")
+    monkeypatch.chdir(tmp_path / "jobs" / job.id)
+    for run in (tmp_path, tmp_path / "jobs" / job.id, ".", "weights.safetensors"):
+        with pytest.raises(StoreError, match=SEALED):
+            predictions(run)
+        assert predictions(run, domains=["+90%"]).count("train") > 100
+    unblind(tmp_path)
+    assert "test" in predictions(".", domains=["-90%"])
 
 
 def finished_sweep(folder, blind):
