@@ -57,7 +57,8 @@ def duplicates(subject: Subject) -> Finding:
     if unknown and not compared:
         return Finding(SOURCE, "unknown", f"the images cannot be compared.{missing}")
     if not rows:
-        sentence = f"none of {compared:,} images lies in two domains, as it is or encoded anew.{missing}"
+        anew = f"as it is or, from {SMALLEST} pixels a side on, encoded anew"
+        sentence = f"none of {compared:,} images lies in two domains, {anew}.{missing}"
         return Finding(SOURCE, "clear", sentence)
     worst = max(rows, key=lambda row: row["share"])
     total = sum(row["images"] for row in rows)
@@ -116,23 +117,24 @@ def _evenly(count: int) -> np.ndarray:
 
 
 class _Looks:
-    """What the images of a domain look like: hashes of their pixels, and thumbnails where they are large enough."""
+    """What the images of a domain look like: hashes of their pixels, and thumbnails of those that are large enough."""
 
     def __init__(self, domain: Domain, places: np.ndarray) -> None:
         self.hashes = []
         fine, colours = [], []
-        for place in places:
+        self.large: list[int] = []  # which images have the thumbnails
+        for number, place in enumerate(places):
             image = np.ascontiguousarray(domain.inputs[int(place)])
             self.hashes.append(array_hash(image))
             if image.dtype == np.uint8 and image.ndim == 3 and min(image.shape[:2]) >= SMALLEST:
+                self.large.append(number)
                 fine.append(_shrunk(image.mean(axis=2), SIDE))
                 colours.append(np.resize(image.mean(axis=(0, 1)), 3))
         self.by_hash: dict[bytes, list[int]] = defaultdict(list)
-        for place, key in enumerate(self.hashes):
-            self.by_hash[key].append(place)
-        whole = len(fine) == len(places) > 0  # else positions would not be those of the hashes
-        self.fine = np.array(fine, np.float32) if whole else np.empty((0, SIDE, SIDE), np.float32)
-        self.colours = np.array(colours, np.float32) if whole else np.empty((0, 3), np.float32)
+        for number, key in enumerate(self.hashes):
+            self.by_hash[key].append(number)
+        self.fine = np.array(fine, np.float32).reshape(-1, SIDE, SIDE)
+        self.colours = np.array(colours, np.float32).reshape(-1, 3)
         factor = SIDE // COARSE
         coarse = self.fine.reshape(-1, COARSE, factor, COARSE, factor).mean(axis=(2, 4)).reshape(-1, COARSE**2)
         centred = coarse - coarse.mean(axis=1, keepdims=True)
@@ -146,7 +148,7 @@ class _Looks:
             contrast = np.linalg.norm(mine - mine.mean())
             close = np.linalg.norm(mine - theirs) < DIFFERENCE * contrast
             if close and np.abs(self.colours[i] - other.colours[j]).max() < COLOUR:
-                yield int(i), int(j)
+                yield self.large[i], other.large[j]
 
 
 def _shrunk(grey: np.ndarray, side: int) -> np.ndarray:

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from shiftbed.audit.verbs import audit_sweep
 from shiftbed.data.prepare import prepare
@@ -183,6 +185,15 @@ def test_copies_encoded_anew_in_a_training_folder_are_found(images):
     assert {row["smaller"], row["larger"]} == {"one", "two"}
     assert [name.split("/")[-3] for name in row["example"]] == ["one", "two"]
     assert f"Such as {row['example'][0]} and {row['example'][1]}." in found.grids[0].notes
+
+
+def test_one_small_picture_hides_no_copies_of_the_others(images):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), np.uint8)
+    for domain, small in zip(("one", "two"), pixels, strict=True):
+        Image.fromarray(small).save(images / domain / "cat" / "10 and small.png")  # among the others
+    plant("reencoded", images)
+    (row,) = audited_data(images).grids[0].data
+    assert (row["images"], row["identical"], row["same_label"]) == (12, 0, 12)
 
 
 def test_test_labels_in_a_manifest_are_found(images):
