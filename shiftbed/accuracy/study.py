@@ -19,6 +19,7 @@ from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.summary import DIRECT
 from shiftbed.data.corruptions import SEVERITIES
 from shiftbed.errors import DataError
+from shiftbed.sweeps.blind import refuse_sealed_test
 from shiftbed.training.model import Model, job_of, load
 from shiftbed.training.store import LocalStore, read_json, write_json
 
@@ -60,6 +61,7 @@ def judge_methods(
 
     Raises:
         DataError: There are no weights, classes differ, or there is no study to compare with.
+        StoreError: They are of a sealed sweep, and a domain that it tests is among those of `on`.
     """
     others = {str(folder): read_scores(Path(folder)) for folder in beside}
     folders = weight_folders(runs)
@@ -121,6 +123,7 @@ class Pool:
 
     Raises:
         DataError: Classes differ.
+        StoreError: A domain is tested in a sealed sweep.
     """
 
     def __init__(
@@ -142,6 +145,8 @@ class Pool:
         self._source = labelled_source(source, self.classes, seen) if source else _held_out_by_all(folders)
         if on:
             self._domains = self._labelled(on, seen)
+            for folder in folders:
+                refuse_sealed_test(folder, [domain.name for domain in self._domains])
         else:  # what differs in size is corrupted at the size of the network that sees most of it
             finest = max(models, key=lambda model: model.about["input_shape"][1:])
             self._domains = corrupted(of_one_size(self._source, finest), severities=severities)

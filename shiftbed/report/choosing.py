@@ -27,7 +27,7 @@ from shiftbed.selection import (
     cross_validating,
     tasks_of,
 )
-from shiftbed.sweeps.blind import is_sealed, refuse_sealed
+from shiftbed.sweeps.blind import OF_BLIND, is_sealed, refuse_sealed
 from shiftbed.sweeps.records import finished_jobs, no_finished_job, no_test_domain
 from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.device import find_runtime
@@ -36,8 +36,6 @@ from shiftbed.training.model import encode_weights
 from shiftbed.training.run import JobFiles, one_thread, run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trainer import Trainer
-
-OF_BLIND = "blind.json"  # beside a model that was chosen from a sealed sweep: where that is
 
 
 class Best(NamedTuple):

@@ -13,11 +13,9 @@ from shiftbed.data.images import readable
 from shiftbed.data.roots import prepared_names
 from shiftbed.errors import DataError, ShiftbedError, StoreError
 from shiftbed.registry import whole_names
-from shiftbed.report.choosing import OF_BLIND
-from shiftbed.sweeps.blind import refuse_sealed
+from shiftbed.sweeps.blind import refuse_sealed_test
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of, load, weights_file
-from shiftbed.training.store import read_json
 
 
 def predictions(
@@ -87,7 +85,7 @@ def _of_dataset(model: Model, folder: Path, dataset: str, domains: Sequence[str]
     for name in domains:
         if name not in known:
             raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")
-    _refuse_sealed_test(folder, domains or known)
+    refuse_sealed_test(folder, domains or known)
     for domain in (domain for domain in data.domains if not domains or domain.name in domains):
         labels = [data.card.classes[label] if label >= 0 else "" for label in domain.labels]
         played = roles.get(domain.name, [""] * len(labels))
@@ -100,18 +98,6 @@ def _says(model: Model, images: Any) -> Iterator[tuple[str, str]]:
     """The class that a model chooses for each image, and how sure it is."""
     for shares in model.predict(images):
         yield model.classes[shares.argmax()], f"{shares.max():.4f}"
-
-
-def _refuse_sealed_test(folder: Path, domains: Sequence[str]) -> None:
-    """Does not set the labels of a test domain beside the predictions of a model whose sweep is sealed.
-
-    The model was chosen from the sweep, which a file beside it says, or the sweep kept it.
-    """
-    job, of_blind = job_of(folder), folder / OF_BLIND
-    if job is not None and set(job["test_domains"]) & set(domains):
-        chosen_from = [Path(read_json(of_blind)["sweep"])] if of_blind.exists() else []
-        for sweep in (*chosen_from, *folder.resolve().parents[1:2]):
-            refuse_sealed(sweep)
 
 
 def _roles(folder: Path, data: MultiDomainDataset) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
@@ -10,9 +11,10 @@ from typing import NamedTuple
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.compaction import loose_jobs, part_jobs, part_names
-from shiftbed.training.store import LocalStore, Store
+from shiftbed.training.store import LocalStore, Store, read_json
 
 MARK = "blind.json"
+OF_BLIND = "blind.json"  # beside a model that was chosen from a sealed sweep: where that is
 LEDGER = "ledger"  # where the looks at test domains are counted
 OPENED = f"{LEDGER}/opened.json"
 
@@ -54,6 +56,23 @@ def refuse_sealed(folder: str | Path) -> None:
     """
     if is_sealed(LocalStore(Path(folder))):
         raise StoreError(sealed(folder))
+
+
+def refuse_sealed_test(model: Path, domains: Iterable[str]) -> None:
+    """Stops a verb that would set the labels of a test domain beside what a model of a sealed sweep says of it.
+
+    Args:
+        model: The model's folder: in the sweep, or where a model lies that was chosen from it.
+        domains: The domains whose labels would be shown or counted.
+
+    Raises:
+        StoreError: One of them is tested by the model, and the sweep is sealed.
+    """
+    about, of_blind = model / "job.json", model / OF_BLIND
+    if about.exists() and set(read_json(about)["test_domains"]) & set(domains):
+        chosen_from = [Path(read_json(of_blind)["sweep"])] if of_blind.exists() else []
+        for sweep in (*chosen_from, *model.resolve().parents[1:2]):
+            refuse_sealed(sweep)
 
 
 def unblind(folder: str | Path) -> Opening:

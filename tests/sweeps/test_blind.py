@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shiftbed
+from shiftbed.accuracy.study import judge_methods
 from shiftbed.cli import app
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.report.choosing import best
@@ -113,6 +114,9 @@ def test_of_models_that_a_blind_sweep_kept_no_test_label_is_shown_either(tmp_pat
         with pytest.raises(StoreError, match=SEALED):
             predictions(run)
         assert predictions(run, domains=["+90%"]).count("train") > 100
+    with pytest.raises(StoreError, match=SEALED):
+        judge_methods(tmp_path, tmp_path / "out", on="ColoredDigits")
+    assert not (tmp_path / "out").exists()
     unblind(tmp_path)
     assert "test" in predictions(".", domains=["-90%"])
 
