@@ -96,6 +96,16 @@ def held_out(run: Path, most: int = MOST) -> DomainImages:
     return _together(name, [(data[split.domain], split.indices) for split in splits], most)
 
 
+def tested(job: Job, domain: str) -> DomainImages:
+    """The labelled images of a domain that a job tests: all, unless it learned from the others."""
+    data = load(job.dataset)
+    places = np.concatenate([split.indices for split in job.task.of_role("test") if split.domain == domain])
+    if len(places) == len(data[domain]):  # under its own name, as other verbs keep what is said of it
+        (whole,) = of_dataset(f"{job.dataset}/{domain}", data.card.classes)
+        return whole
+    return _together(domain, [(data[domain], np.sort(places))])
+
+
 def asked_about(where: str) -> set[tuple[str, str]]:
     """The datasets and domains whose labels must not be used where `DATASET/DOMAIN` or a folder is asked about.
 

@@ -7,25 +7,25 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from shiftbed.accuracy.domains import MOST, SEVERITIES, corrupted, held_out, of_dataset, of_one_size
+from shiftbed.accuracy.domains import MOST, SEVERITIES, corrupted, held_out, of_one_size, tested
 from shiftbed.accuracy.extraction import DomainImages, Extractor
 from shiftbed.accuracy.kept import ACCURACY, PREDICTIONS, predictions
 from shiftbed.accuracy.methods import METHODS, Method
 from shiftbed.accuracy.predict import cannot
 from shiftbed.accuracy.summary import DEFAULT, FittedPredictor, summarise
-from shiftbed.data import card
 from shiftbed.errors import DataError, StoreError
 from shiftbed.selection import JobRecords, cross_validating
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.tables.grids import padding
+from shiftbed.training.job import Job
 from shiftbed.training.model import load
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore, write_json
 
 Row = dict[str, Any]
 SHOWN = ("accuracy", "low", "high", "level", "images", "trust")
-REVISION = 3  # of how predictions are made: rows of another are made anew
+REVISION = 4  # of how predictions are made: rows of another are made anew
 
 
 def predict_sweep(
@@ -100,8 +100,7 @@ def _row(
 ) -> Row:
     """The prediction for one model on one of its test domains; the labels there are for the truth beside it alone."""
     about = job.description
-    (target,) = of_dataset(f"{about['dataset']}/{domain}", card(about["dataset"]).classes)
-    outputs = extract(target)
+    outputs = extract(tested(Job.from_description(about), domain))
     made = summarise(outputs, fitted, method, level)
     who = {"dataset": about["dataset"], "domain": domain, "algorithm": about["algorithm"], "job": job.id}
     numbers = {name: getattr(made, name) for name in SHOWN}

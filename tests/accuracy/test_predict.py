@@ -26,10 +26,13 @@ from shiftbed.cli import app
 from shiftbed.data import load as load_dataset
 from shiftbed.data.prepare import prepare
 from shiftbed.errors import DataError, ShiftbedError, StoreError
+from shiftbed.protocols import Flexible, LeaveOut
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.job import make_job
 from shiftbed.training.model import load
-from shiftbed.training.run import JobFiles
+from shiftbed.training.recipes import recipe
+from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
 from tests.sweeps.finished import finish
 
@@ -170,6 +173,27 @@ def test_the_models_of_a_sweep_are_predicted_beside_the_truth_and_once(run, few_
     assert fewer != row, "fitted on other images, it is another prediction"
     wrong = CliRunner().invoke(app, ["predict", str(folder), "--fit", "RotatedDigits"])
     assert "--fit goes with --on" in str(wrong.exception)
+
+
+@pytest.mark.parametrize(
+    ("spec", "given"),
+    [(Flexible(compositional=False, dominant=2, minor=2), "train"), (LeaveOut(("75",), adapt=0.3), "unlabelled")],
+    ids=["flexible", "adapted"],
+)
+def test_of_a_test_domain_only_what_the_model_did_not_learn_from_is_asked_about(spec, given, tmp_path, few_corruptions):
+    how = recipe("quick", "RotatedDigits", steps=20, evaluate_every=20)
+    job = make_job("RotatedDigits", "ERM", spec, how)
+    assert any(split.role == given and split.domain in job.task.test_domains for split in job.task.splits)
+    run_job(job, LocalStore(tmp_path), keep="final")
+    (recorded,) = finished_jobs(LocalStore(tmp_path))
+    rows = shiftbed.predict_sweep(tmp_path)
+    assert [row["domain"] for row in rows] == list(job.task.test_domains)
+    for row in rows:
+        places = [split for split in job.task.of_role("test") if split.domain == row["domain"]]
+        splits = [recorded.rows[-1]["splits"][split.name] for split in places]
+        count = sum(split["count"] for split in splits)
+        assert row["images"] == count < len(load_dataset("RotatedDigits")[row["domain"]])
+        assert row["true"] == pytest.approx(sum(split["accuracy"] * split["count"] for split in splits) / count)
 
 
 def test_models_for_domain_cross_validation_alone_are_not_asked(tmp_path):
