@@ -190,10 +190,12 @@ def test_copies_encoded_anew_in_a_training_folder_are_found(images):
 def test_one_small_picture_hides_no_copies_of_the_others(images):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), np.uint8)
     for domain, small in zip(("one", "two"), pixels, strict=True):
-        Image.fromarray(small).save(images / domain / "cat" / "10 and small.png")  # among the others
+        Image.fromarray(small).save(images / domain / "cat" / "! small.png")  # before the others
     plant("reencoded", images)
     (row,) = audited_data(images).grids[0].data
     assert (row["images"], row["identical"], row["same_label"]) == (12, 0, 12)
+    copy, original = (Path(name).stem for name in row["example"])
+    assert copy == f"copy-{original}"
 
 
 def test_test_labels_in_a_manifest_are_found(images):
