@@ -110,7 +110,6 @@ class Trainer:
                 self.algorithm.rng = reseed(self.job.id, self.step, "epoch")
                 call_hook(self.algorithm, "epoch", self.data.training)
             self.algorithm.train()
-            self.algorithm.rng = reseed(self.job.id, self.step, "update")
             set_learning_rates(_optimizers(self.algorithm), self.job.recipe, self.step)
             inputs = self.data.step_inputs(self.step)
             metrics = self._within_memory(inputs)
@@ -122,6 +121,7 @@ class Trainer:
         inside = innermost(self.algorithm)
         before = inside.step
         while True:
+            self.algorithm.rng = reseed(self.job.id, self.step, "update")  # what did not fit may have drawn
             try:
                 if self._captured is None or isinstance(self.algorithm, Wrapper):
                     return self._make_step(*inputs)
