@@ -6,11 +6,12 @@ import torch
 
 import shiftbed
 from shiftbed.algorithms import ERM, register
+from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import load
 from shiftbed.errors import AlgorithmError, DataError, HparamError
 from shiftbed.protocols import LeaveOut
 from shiftbed.tables import as_text
-from shiftbed.training import batches
+from shiftbed.training import batches, capture
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.pool import pool_of
 from shiftbed.training.recipes import recipe
@@ -65,6 +66,27 @@ def test_poisoned_labels_of_the_given_half_change_nothing_and_other_images_do(al
         found.append([path.read_bytes() for path in files])
     assert found[0] == found[1]
     assert (found[0][0] != found[2][0]) == (algorithm != "ERM"), "an algorithm that ignores them is told by it"
+
+
+class Plain:
+    """A captured step as it is while it warms up, without a GPU."""
+
+    def __init__(self, algorithm, step):
+        self._step = step
+
+    def __call__(self, phase, *inputs):
+        return self._step(*inputs)
+
+
+@pytest.mark.parametrize("algorithm", ["SWAD(DANN)", "EoA(CORAL)"])
+def test_the_captured_update_inside_a_wrapper_gets_them_too(algorithm, monkeypatch):
+    monkeypatch.setattr(capture, "CapturedStep", Plain)
+    job = adapting_job(algorithm)
+    plain, captured = Trainer(job), Trainer(job)
+    inside = innermost(captured.algorithm)
+    inside.update = capture.CapturedUpdate(inside, captured.data.sizes)
+    losses = [[float(trainer.advance()["loss"]) for _ in range(4)] for trainer in (plain, captured)]
+    assert losses[0] == losses[1] and inside.step == 4
 
 
 def test_one_labelled_domain_and_an_unlabelled_one_are_enough_for_dann():
