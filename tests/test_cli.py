@@ -203,6 +203,10 @@ def test_tables_take_json_as_all_others_do(shiftbed):
     assert shiftbed("tables", "run", "--json").out == shiftbed("tables", "run", "--format=json").out
     assert "recipe quick, 1 step\n" in shiftbed("tables", "run").out
     assert "\nNext: python -m domainbed" in shiftbed("export-domainbed", "run", "--out=there").out
+    adapting = ("train", "ColoredDigits", "DANN", "--test=-90%", "--steps=1", "--adapt=0.3", "--out=adapts")
+    assert shiftbed(*adapting).code == 0
+    nothing = shiftbed("export-domainbed", "adapts", "--out=empty").out
+    assert "1 job left out" in nothing and "Next:" not in nothing, "there is no folder to collect from"
 
 
 def test_what_differs_ends_with_what_to_look_at_next(shiftbed):

@@ -98,12 +98,13 @@ def test_groups_stay_on_one_side_in_all_domains():
     assert {split.name for split in task.of_role("test")} == {"noto/in", "noto/out"}
 
 
-def patients(root, of_domains):
-    """A dataset of three images a patient, in which domains share some patients."""
+def patients(root, of_domains, by_class=False):
+    """A dataset of three images a patient, in which domains share some patients; packs of folders are by class."""
     domains = []
     for name, some in of_domains.items():
         groups = np.repeat(some, 3)
         labels = np.arange(len(groups)) % 2
+        labels = np.sort(labels) if by_class else labels
         domains.append(Domain(name, np.zeros((len(groups), 4, 4, 3), np.uint8), labels, groups))
     about = card("EmojiStyles").model_copy(
         update={"name": "Patients", "classes": ("a", "b"), "domains": {one.name: len(one) for one in domains},
@@ -452,3 +453,24 @@ def test_a_grouped_domain_says_how_much_of_it_can_be_given_unlabelled():
     """Half of the emoji that no style trains on are held out, so less than half of them can be given."""
     with pytest.raises(DataError, match=r"since 0\.5 are held out and the rest is tested; give less than 0\.5\."):
         LeaveOut(("noto",), grouped=True, adapt=0.6).task("EmojiStyles", 0, 0.2)
+
+
+def test_of_groups_whole_ones_are_given_unlabelled_and_of_every_class(tmp_path, monkeypatch):
+    """A pack has its images class by class: the first of them would all be of one, and the last of another."""
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
+    patients(tmp_path, {"one": range(10), "two": range(10, 20), "three": range(20, 40)}, by_class=True)
+    domain = load("Patients")["three"]
+    task = LeaveOut(("three",), grouped=True, adapt=0.4).task("Patients", 0, 0.2)
+    parts = {split.part: split.indices for split in task.splits if split.domain == "three"}
+    groups = {part: set(domain.groups[indices].tolist()) for part, indices in parts.items()}
+    assert {part: len(found) for part, found in groups.items()} == {"rest": 8, "in": 8, "out": 4}
+    assert len(set.union(*groups.values())) == 20, "no patient is in two parts"
+    shares = {part: domain.labels[indices].mean() for part, indices in parts.items()}
+    assert all(0.25 <= share <= 0.75 for share in shares.values()), "every part has both classes"
+
+
+def test_a_single_group_cannot_be_given_and_tested(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
+    patients(tmp_path, {"one": range(10), "two": range(10, 20), "three": range(20, 22)})
+    with pytest.raises(DataError, match=r"'three' of Patients has too few groups to give 0\.3 of it unlabelled"):
+        LeaveOut(("three",), grouped=True, adapt=0.3).task("Patients", 0, 0.2)

@@ -227,6 +227,16 @@ class Algorithm(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
 
+def optimizers_of(algorithm: nn.Module) -> list[torch.optim.Optimizer]:
+    """The optimizers an algorithm holds, also in lists and dicts, and those of one that it wraps."""
+    found = []
+    for value in vars(algorithm).values():
+        held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        found += [one for one in held if isinstance(one, torch.optim.Optimizer)]
+    inner = getattr(algorithm, "inner", None)
+    return found + (optimizers_of(inner) if isinstance(inner, nn.Module) else [])
+
+
 def restart(optimizer: torch.optim.Optimizer, rates: float | Sequence[float] | None = None) -> None:
     """Makes an optimizer as good as new: no moments, but its place in a schedule stays.
 

@@ -44,9 +44,13 @@ def von_neumann_entropy(features: torch.Tensor) -> torch.Tensor:
     On GPUs torch looks at the host whether the decomposition converged: the one place where a step waits.
     """
     with full_precision(features) as z:
-        spectrum = torch.linalg.svdvals(F.normalize(z) / len(z) ** 0.5).square()
+        rows = F.normalize(z) / len(z) ** 0.5
+        finite = rows.isfinite().all()
+        # Of what is not finite torch would raise an error; a loss that is not a number says that training diverged.
+        spectrum = torch.linalg.svdvals(torch.where(finite, rows, 0)).square()
     # The logarithm of a vanishing value would have no derivative.
-    return -(spectrum * spectrum.clamp_min(torch.finfo(spectrum.dtype).tiny).log()).sum()
+    entropy = -(spectrum * spectrum.clamp_min(torch.finfo(spectrum.dtype).tiny).log()).sum()
+    return torch.where(finite, entropy, torch.nan)
 
 
 @register(space=Space(vne_coefficient=uniform(-0.1, 0.1, default=-0.01)), paper="Kim et al., 2023")

@@ -3,10 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
-from shiftbed.algorithms.base import Algorithm, Metrics, Minibatches, TrainingPlan, Wrapper, register, restart
+from shiftbed.algorithms.base import (
+    Algorithm,
+    Metrics,
+    Minibatches,
+    TrainingPlan,
+    Wrapper,
+    optimizers_of,
+    register,
+    restart,
+)
 from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, choice, uniform
 from shiftbed.networks import FeaturizerModule
@@ -95,9 +103,8 @@ class LPFT(LinearProbe):
         self.probing = False
         for parameter, trainable in zip(self.frozen.parameters(), self.trainable, strict=True):
             parameter.requires_grad_(trainable)
-        for value in vars(innermost(self)).values():
-            if isinstance(value, torch.optim.Optimizer):
-                restart(value)
+        for optimizer in optimizers_of(innermost(self)):
+            restart(optimizer)
         self.train(self.training)
 
 

@@ -111,4 +111,5 @@ def export_domainbed(
     for note in made.notes():
         say(note)
     console.print(f"{plural(made.jobs, 'run')} in {out}.", highlight=False, soft_wrap=True)
-    next_command(f"python -m domainbed.scripts.collect_results --input_dir={word(out)}")
+    if made.jobs:
+        next_command(f"python -m domainbed.scripts.collect_results --input_dir={word(out)}")

@@ -43,7 +43,8 @@ class LeaveOut(TaskSpec):
         test: The domains that are tested.
         grouped: Keep the examples of a group (an emoji, a patient) on one side, in all domains alike: only groups that
             no domain trains on are validated and tested.
-        adapt: The share of every tested domain that is given to the algorithm without labels, and tested nowhere.
+        adapt: The share of every tested domain that is given to the algorithm without labels, and tested nowhere; of
+            groups, as near to it as whole ones come.
         whole: Test whole domains (DomainBed-v2), so that no part of them is left for an oracle.
     """
 
@@ -81,11 +82,23 @@ class LeaveOut(TaskSpec):
                         f"{len(outside) / both:.2g} are held out and the rest is tested; give less than "
                         f"{len(inside) / both:.2g}."
                     )
-                splits.append(Split(domain, "rest", "unlabelled", inside[:given]))
-                inside = inside[given:]
+                inside, unlabelled = self._given(known, domain, inside, given)
+                splits.append(Split(domain, "rest", "unlabelled", unlabelled))
             splits.append(Split(domain, "in", "test" if tested else "train", inside))
             splits.append(Split(domain, "out", "test" if tested else "validation", outside))
         return Task(tuple(splits))
+
+    def _given(self, known: Card, domain: str, inside: np.ndarray, given: int) -> tuple[np.ndarray, np.ndarray]:
+        """What is left of a tested domain's images, and those, so many, that are given; groups stay on one side."""
+        if not self.grouped:
+            return inside[given:], inside[:given]
+        left, unlabelled = dealt(inside, np.asarray(load(known.name)[domain].groups), given, len(inside))
+        if len(left) == 0:
+            raise DataError(
+                f"Domain '{domain}' of {known.name} has too few groups to give {self.adapt:g} of it unlabelled and "
+                "test the rest; add groups, or give less."
+            )
+        return left, unlabelled
 
     def family(self) -> list[Any]:
         """As many domains tested together, split in the same way."""
@@ -345,7 +358,7 @@ def _grouped(
         free = np.flatnonzero(~np.isin(mine, trained))
         # Out are as many groups as elsewhere, but not more than half of those that are left.
         every = max(2, round(len(np.unique(mine[free])) / (fraction * len(np.unique(mine)))))
-        inside, outside = dealt(free, mine, every)
+        inside, outside = dealt(free, mine, 1, every)
     if len(outside) == 0 or len(inside) == 0:
         raise DataError(
             f"Domain '{domain}' of {known.name} has too few groups to hold out {fraction:g} of them; add groups, or "

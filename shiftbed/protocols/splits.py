@@ -91,12 +91,13 @@ def groups_inside(groups: Sequence[np.ndarray], fraction: float, seed: int) -> n
     return np.concatenate([pool[holdout(len(pool), fraction, seed)[0]] for pool in pools])
 
 
-def dealt(indices: np.ndarray, groups: np.ndarray, every: int) -> tuple[np.ndarray, np.ndarray]:
-    """Examples in two parts: of groups in the order in which they come, one in `every` goes to the second."""
+def dealt(indices: np.ndarray, groups: np.ndarray, some: int, every: int) -> tuple[np.ndarray, np.ndarray]:
+    """Examples in two parts: of groups in the order in which they come, `some` in `every` go to the second."""
     here = groups[indices]
     _, first, number = np.unique(here, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[number]
-    return indices[place % every != 0], indices[place % every == 0]
+    second = place * some % every < some  # spread evenly, since groups often come class by class
+    return indices[~second], indices[second]
 
 
 def capped(labels: np.ndarray, most: int, seed: int) -> np.ndarray:

@@ -146,7 +146,8 @@ class Everywhere(NamedTuple):
         weights: The file.
         rule: The rule that chose its hyperparameters.
         tested: The accuracies of models with these hyperparameters on domains that they did not see, by domain, of
-            all trials; nothing where the sweep is sealed.
+            all trials; nothing where the sweep is sealed, or is of models that learned from the domains they test.
+        adapt: The share of those domains' images that these models saw without labels.
     """
 
     job: Job
@@ -154,6 +155,7 @@ class Everywhere(NamedTuple):
     weights: Path
     rule: Selection
     tested: dict[str, list[float]]
+    adapt: float = 0.0
 
     @property
     def elsewhere(self) -> dict[str, float]:
@@ -184,6 +186,7 @@ class Everywhere(NamedTuple):
                 "standard deviation of one more."
             )
         looked = ", chosen with labels there" if self.rule.oracle else ""
+        looked += f", but saw {self.adapt:g} of the images unlabelled, as this one will not" if self.adapt else ""
         of_each = ", ".join(f"{100 * value:.1f} % on {name}" for name, value in self.elsewhere.items())
         counts = {min(map(len, models)), max(map(len, models))}
         of_each += f"; means over {' to '.join(map(str, sorted(counts)))} models" if counts != {1} else ""
@@ -196,7 +199,8 @@ class Everywhere(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """The same for machines."""
         about = {key: getattr(self.job, key) for key in ("dataset", "algorithm", "draw", "trial")}
-        made = {**about, **_facts(self.rule, self.choice, self.weights), "elsewhere": self.elsewhere}
+        made = {**about, **_facts(self.rule, self.choice, self.weights)}
+        made |= {"elsewhere": self.elsewhere, "adaptation": self.adapt}
         return {"job": self.job.id, "train_domains": list(self.job.task.train_domains), **made}
 
 
@@ -229,8 +233,8 @@ def best_everywhere(
     candidates = Candidates.of(folder, selection, algorithm)
     tried = candidates.same_values()
     pattern = Job.from_description(candidates.jobs[tried[0].job_id].description)
-    grouped = isinstance(pattern.spec, LeaveOut) and pattern.spec.grouped
-    job = replace(pattern, spec=LeaveOut((), grouped=grouped), lean=())
+    left_out = pattern.spec if isinstance(pattern.spec, LeaveOut) else LeaveOut(())
+    job = replace(pattern, spec=LeaveOut((), grouped=left_out.grouped), lean=())
     store, steps = LocalStore(Path(out)), job.recipe.steps
     outcome = run_job(
         job, store, keep="best", runtime=find_runtime(device), on_step=lambda step, _: on_step(step, steps)
@@ -239,9 +243,10 @@ def best_everywhere(
     choice = SELECTIONS["training-domain-validation"].choose(own)
     if outcome != "done" or choice is None:
         raise StoreError(f"{job.algorithm} diverged when it was trained on all domains; choose another --algorithm.")
-    tested = {} if is_sealed(LocalStore(Path(folder))) else candidates.tested(tried)
+    untold = is_sealed(LocalStore(Path(folder))) or isinstance(pattern.spec, TargetTrained)
+    tested = {} if untold else candidates.tested(tried)
     in_order = {name: tested[name] for name in job.task.train_domains if name in tested}
-    return Everywhere(job, choice, Path(out) / JobFiles(job.id).weights, candidates.rule, in_order)
+    return Everywhere(job, choice, Path(out) / JobFiles(job.id).weights, candidates.rule, in_order, left_out.adapt)
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,8 @@ def _as_job(rows: list[dict[str, Any]], found: Imported) -> Loose:
         "evaluate_every": args.get("checkpoint_freq") or every,
         "holdout": args["holdout_fraction"],
     }
-    task = LeaveOut(tuple(tested), adapt=max(unlabelled.values(), default=0.0))
+    kept = 1 - args["holdout_fraction"]  # DomainBed's share is one of what is not held out, ours of the whole domain
+    task = LeaveOut(tuple(tested), adapt=round(max(unlabelled.values(), default=0.0) * kept, 6))
     setting = [RECIPE, dataset, version, recipe["steps"], recipe["holdout"], by_hand, task.family()]
     description = {
         "id": digest([RECIPE, dataset, version, *_what(rows[-1])])[:20],

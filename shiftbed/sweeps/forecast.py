@@ -10,7 +10,7 @@ from shiftbed.sweeps.cautions import cautions
 from shiftbed.sweeps.costs import Cost, Kind, disk_bytes, kinds, known_costs, measured_costs
 from shiftbed.sweeps.plan import Request, plan, planned
 from shiftbed.sweeps.records import outcomes
-from shiftbed.sweeps.stages import most_reruns
+from shiftbed.sweeps.stages import most_reruns, second_stage
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.store import Store
@@ -25,7 +25,7 @@ class Forecast:
 
     Attributes:
         jobs: How many jobs there are, without those of a second stage.
-        reruns: How many jobs the second stage has at most.
+        reruns: How many jobs the second stage has at most, without those that are done.
         done: How many of the jobs are done; None if that cannot be told on this machine.
         seconds: Of the jobs that are left, one after another, by dataset and algorithm; kinds without an estimate lack.
         unknown: The kinds without an estimate.
@@ -67,7 +67,10 @@ def forecast(
     left, done, notes = _left(jobs, store)
     costs, gaps = _costs(left, done or [], store, runtime, probe, on_probe)
     by_kind, every = kinds(left), kinds([*left, *(done or [])])
-    again = max(0, reruns - _reruns_done(jobs, store)) if done is not None else reruns
+    again = reruns
+    if done is not None and not left:  # the winners are known, and two rules may have the same
+        finished = outcomes(store)
+        again = sum(job.id not in finished for job in second_stage(request, store))
     each = again / len(jobs)  # the winners are taken to cost what jobs cost on average
     seconds = {
         kind: sum(map(costs[kind], by_kind.get(kind, []))) + each * sum(map(costs[kind], some))

@@ -279,9 +279,15 @@ def dry_run(
         code: Files that register algorithms.
         probe: Measure a few steps of every kind of job that the folder has no times of.
         on_probe: Told the progress of that.
+
+    Raises:
+        ShiftbedError: As of `sweep`.
     """
     request, runtime = _prepared(request, device, precision, code)
-    return forecast(request, LocalStore(Path(out)), runtime, probe, on_probe)
+    store = LocalStore(Path(out))
+    if is_sealed(store):
+        _refuse_looks([request])
+    return forecast(request, store, runtime, probe, on_probe)
 
 
 def within_budget(

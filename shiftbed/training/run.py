@@ -108,10 +108,15 @@ def _train(
         if should_stop():
             save(trainer, rows, store, files, keep)
             return "stopped"
-        on_step(trainer.step + 1, trainer.advance())
-        if not recipe.is_due(trainer.step):
+        try:
+            on_step(trainer.step + 1, trainer.advance())
+            row = trainer.evaluate() if recipe.is_due(trainer.step) else None
+        except Exception:
+            if trainer.diverged_at() is None:
+                raise
+            return "diverged"  # as decompositions refuse what is not finite: the bad loss is the reason
+        if row is None:
             continue
-        row = trainer.evaluate()
         if trainer.diverged_at() is not None:
             return "diverged"
         rows.append(row)

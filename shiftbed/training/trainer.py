@@ -11,7 +11,7 @@ from torch import nn
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm, TrainingPlan, Wrapper, call_hook, has_hook
 from shiftbed.algorithms.averaging import live_norms
-from shiftbed.algorithms.base import check_logits, looks_around
+from shiftbed.algorithms.base import check_logits, looks_around, optimizers_of
 from shiftbed.algorithms.state import unsaved
 from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import card
@@ -87,7 +87,7 @@ class Trainer:
             return None
         if len(self.data.input_shape) == 3:
             self.algorithm.to(memory_format=torch.channels_last)
-        for optimizer in _optimizers(self.algorithm):
+        for optimizer in optimizers_of(self.algorithm):
             _fuse(optimizer)
         entry = ALGORITHMS[self.job.algorithm]
         if not (self.runtime.accelerate and entry.capturable):
@@ -110,8 +110,7 @@ class Trainer:
                 self.algorithm.rng = reseed(self.job.id, self.step, "epoch")
                 call_hook(self.algorithm, "epoch", self.data.training)
             self.algorithm.train()
-            self.algorithm.rng = reseed(self.job.id, self.step, "update")
-            set_learning_rates(_optimizers(self.algorithm), self.job.recipe, self.step)
+            set_learning_rates(optimizers_of(self.algorithm), self.job.recipe, self.step)
             inputs = self.data.step_inputs(self.step)
             metrics = self._within_memory(inputs)
         self.step += 1
@@ -122,6 +121,7 @@ class Trainer:
         inside = innermost(self.algorithm)
         before = inside.step
         while True:
+            self.algorithm.rng = reseed(self.job.id, self.step, "update")  # what did not fit may have drawn
             try:
                 if self._captured is None or isinstance(self.algorithm, Wrapper):
                     return self._make_step(*inputs)
@@ -129,7 +129,7 @@ class Trainer:
                 self.algorithm.step = self.step + 1  # a replay runs no Python
                 return metrics
             except torch.OutOfMemoryError as error:
-                for optimizer in _optimizers(self.algorithm):
+                for optimizer in optimizers_of(self.algorithm):
                     optimizer.zero_grad()
                 # Where the algorithm inside has made its update and a wrapper lacks memory, it must make no other.
                 if inside.step != before or not self._save_memory():
@@ -331,13 +331,3 @@ def _fuse(optimizer: torch.optim.Optimizer) -> None:
                     parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
 
     optimizer.register_step_pre_hook(lay_out)
-
-
-def _optimizers(algorithm: nn.Module) -> list[torch.optim.Optimizer]:
-    """The optimizers an algorithm holds, also in lists and dicts, and those of one that it wraps."""
-    found = []
-    for value in vars(algorithm).values():
-        held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        found += [one for one in held if isinstance(one, torch.optim.Optimizer)]
-    inner = getattr(algorithm, "inner", None)
-    return found + (_optimizers(inner) if isinstance(inner, nn.Module) else [])

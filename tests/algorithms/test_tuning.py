@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from shiftbed.algorithms import ALGORITHMS, ERM, Algorithm, TrainingPlan
+from shiftbed.algorithms import ALGORITHMS, ERM, Algorithm, Batches, TrainingPlan
 from shiftbed.errors import AlgorithmError
 from tests.algorithms.common import (
     CLASSES,
@@ -106,6 +106,29 @@ def test_lpft_fine_tunes_with_a_fresh_optimizer():
         train(algorithm, 1, first=step)
         start.train().update(make_batches(step))
     assert largest_difference(algorithm, start) < 1e-12
+
+
+def test_lpft_gives_optimizers_in_lists_and_dicts_new_moments_too():
+    class Several(ERM):
+        def __init__(self, input_shape, num_classes, num_domains, hparams):
+            super().__init__(input_shape, num_classes, num_domains, hparams)
+            del self.optimizer
+            self.optimizers = [torch.optim.Adam(self.classifier.parameters())]
+            self.by_name = {"featurizer": torch.optim.Adam(self.featurizer.parameters())}
+
+        def update(self, minibatches, unlabeled=None):
+            loss, _ = self.objective(Batches.of(minibatches), self.step)
+            loss.backward()
+            for optimizer in (*self.optimizers, *self.by_name.values()):
+                optimizer.step()
+                optimizer.zero_grad()
+            return {"loss": loss.detach()}
+
+    algorithm = around("LPFT", Several, lpft_share=0.1)
+    algorithm.start(TrainingPlan(steps=20, steps_per_epoch=10, seed=0))
+    train(algorithm, 3)
+    for optimizer in (*algorithm.inner.optimizers, *algorithm.inner.by_name.values()):
+        assert {int(state["step"]) for state in optimizer.state.values()} == {1}
 
 
 def test_lpft_wakes_batch_norm_and_dropout_when_probing_ends():

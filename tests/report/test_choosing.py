@@ -245,6 +245,24 @@ def test_references_that_learned_from_the_domains_they_test_compete_with_no_resu
     assert best(tmp_path / "alone", tmp_path / "two").job.description["algorithm"] == "IRM", "nothing else is there"
 
 
+def test_nothing_is_expected_elsewhere_of_references_that_learned_from_the_domains_they_test(tmp_path):
+    store, fields = LocalStore(tmp_path / "sweep"), {"steps": 4, "evaluate_every": 2}
+    for job in plan(Request("ColoredDigits", ["ERM"], fields=fields, protocol="target-trained-per-domain")):
+        finish(store, job, validation=0.99, test=0.99)
+    made = best_everywhere(tmp_path / "sweep", tmp_path / "model")
+    assert made.elsewhere == {} and "Expect" not in made.words
+
+
+def test_what_is_expected_of_a_model_says_that_others_saw_unlabelled_images_there(tmp_path):
+    """The model of all domains has no new one's images to adapt to."""
+    store, fields = LocalStore(tmp_path / "sweep"), {"steps": 4, "evaluate_every": 2}
+    for job in plan(Request("ColoredDigits", ["DANN"], fields=fields, adapt=0.25)):
+        finish(store, job, validation=0.8, test=TESTED[job.task.test_domains[0]])
+    made = best_everywhere(tmp_path / "sweep", tmp_path / "model")
+    assert not made.job.task.of_role("unlabelled") and made.facts["adaptation"] == 0.25
+    assert "did not learn, but saw 0.25 of the images unlabelled, as this one will not (" in made.words
+
+
 def test_a_folder_that_cannot_be_written_is_noticed_before_the_training(tmp_path, monkeypatch):
     made_sweep(tmp_path / "sweep")
     monkeypatch.setattr(choosing, "retrained", lambda *_: pytest.fail("trained in vain"))

@@ -173,6 +173,9 @@ def test_a_sweep_is_blind_from_its_first_job_on(tmp_path):
     )
     with pytest.raises(ShiftbedError, match="would choose by oracle, which reads test numbers"):
         shiftbed.sweep(looking, tmp_path / "new", blind=True)
+    seal(LocalStore(tmp_path / "sealed"))
+    with pytest.raises(ShiftbedError, match="would choose by oracle, which reads test numbers"):
+        verbs.dry_run(looking, tmp_path / "sealed", probe=False)
 
 
 def test_the_command_seals_before_it_trains(tmp_path, monkeypatch):

@@ -138,6 +138,7 @@ def test_what_is_given_unlabelled_is_not_counted_as_tested_and_is_another_table(
         (1336, 334, 3144),
         (668, 334, 3144),
     ]
+    assert adapted.description["task"]["adapt"] == 0.4, "of the whole domain, as everywhere here"
     assert export_domainbed(tmp_path / "store", tmp_path / "out").left_out == [adapted.id]
 
 

@@ -11,6 +11,7 @@ from shiftbed.sweeps.cautions import cautions
 from shiftbed.sweeps.costs import Cost, disk_bytes, kinds, measured_costs
 from shiftbed.sweeps.forecast import forecast, largest_within, parse_duration
 from shiftbed.sweeps.plan import Request, plan, remember_plan
+from shiftbed.sweeps.stages import second_stage
 from shiftbed.training.device import Runtime
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
@@ -50,6 +51,24 @@ def test_what_is_done_costs_nothing_and_tells_what_the_rest_costs(memory_folder)
     assert found.device_hours == pytest.approx(2 * 1 + 2 * 2)
 
 
+def test_once_the_search_is_over_its_winners_are_known_and_two_rules_may_have_the_same(memory_folder):
+    rules = ["training-domain-validation", "oracle"]
+    request = replace(SMALL, algorithms=["ERM"], trials=3, design="search-once", selections=rules)
+    store, search = LocalStore(memory_folder), plan(request)
+    for job in search[:-1]:
+        finish(store, job, seconds=60.0)
+    assert forecast(request, store, probe=False).reruns == 4, "each rule may choose another one"
+    finish(store, search[-1], validation=0.9, test=0.9, seconds=60.0)
+    assert forecast(request, store, probe=False).reruns == 2
+    again = second_stage(request, store)
+    remember_plan(again, store, "search-once")
+    for job in again:
+        finish(store, job, seconds=60.0)
+    found = forecast(request, store, probe=False)
+    assert (found.reruns, found.device_hours) == (0, None), "nothing is left"
+    assert forecast(replace(request, draws=5), store, probe=False).reruns == 4, "a further draw may win instead"
+
+
 def test_kinds_without_an_estimate_are_named(memory_folder):
     store = LocalStore(memory_folder)
     finish(store, plan(SMALL)[0], seconds=10.0)
@@ -72,7 +91,7 @@ def test_a_second_stage_costs_what_is_left_of_it(memory_folder):
     finish(store, jobs[1], seconds=60.0)
     found = forecast(request, store, probe=False)
     assert (found.reruns, sum(found.seconds.values())) == (2, pytest.approx(2 * 60))
-    again = [job for job in plan(replace(request, design="redraw")) if job.trial and job.draw == 0]
+    again = second_stage(request, store)
     remember_plan(again, store, "search-once")
     for job in again:
         finish(store, job, seconds=60.0)

@@ -6,11 +6,12 @@ import torch
 
 import shiftbed
 from shiftbed.algorithms import ERM, register
+from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import load
 from shiftbed.errors import AlgorithmError, DataError, HparamError
 from shiftbed.protocols import LeaveOut
 from shiftbed.tables import as_text
-from shiftbed.training import batches
+from shiftbed.training import batches, capture
 from shiftbed.training.job import Job, make_job
 from shiftbed.training.pool import pool_of
 from shiftbed.training.recipes import recipe
@@ -48,23 +49,44 @@ def test_the_algorithm_gets_them_without_labels():
     assert seen == [(2, [(4, 2, 8, 8)])]
 
 
-@pytest.mark.parametrize("algorithm", ["DANN", "CDANN", "CORAL", "MMD"])
-def test_poisoned_labels_of_the_given_half_change_nothing_and_the_images_do(algorithm, tmp_path, monkeypatch):
-    job, plain = adapting_job(algorithm), adapting_job(algorithm, adapt=0.0)
-    run_job(job, LocalStore(tmp_path / "clean"), keep="final")
+@pytest.mark.parametrize("algorithm", ["DANN", "CDANN", "CORAL", "MMD", "SWAD(DANN)", "EoA(CORAL)", "LPFT(MMD)", "ERM"])
+def test_poisoned_labels_of_the_given_half_change_nothing_and_other_images_do(algorithm, tmp_path, monkeypatch):
+    job = adapting_job(algorithm)
     pool = pool_of("ColoredDigits", job.recipe.image_size)
     given = next(split for split in job.task.splits if split.role == "unlabelled")
-    poisoned = pool.labels.clone()
-    poisoned[torch.from_numpy(pool.places(given))] = 1 - poisoned[torch.from_numpy(pool.places(given))]
-    monkeypatch.setattr(batches, "pool_of", lambda *_: pool.__class__(**{**vars(pool), "labels": poisoned}))
-    run_job(job, LocalStore(tmp_path / "poisoned"), keep="final")
-    run_job(plain, LocalStore(tmp_path / "plain"), keep="final")
-    files = JobFiles(job.id)
-    clean = (tmp_path / "clean" / files.weights).read_bytes()
-    assert clean == (tmp_path / "poisoned" / files.weights).read_bytes()
-    record, other = ((tmp_path / where / files.records).read_bytes() for where in ("clean", "poisoned"))
-    assert record == other
-    assert clean != (tmp_path / "plain" / JobFiles(plain.id).weights).read_bytes()
+    places = torch.from_numpy(pool.places(given))
+    poisoned, other = pool.labels.clone(), pool.resident.clone()
+    poisoned[places], other[places] = 1 - poisoned[places], 255 - other[places]
+    found = []
+    for name, changed in (("clean", {}), ("poisoned", {"labels": poisoned}), ("other", {"resident": other})):
+        one = pool.__class__(**{**vars(pool), **changed})
+        monkeypatch.setattr(batches, "pool_of", lambda *_, one=one: one)
+        run_job(job, LocalStore(tmp_path / name), keep="final")
+        files = [tmp_path / name / key for key in (JobFiles(job.id).weights, JobFiles(job.id).done)]
+        found.append([path.read_bytes() for path in files])
+    assert found[0] == found[1]
+    assert (found[0][0] != found[2][0]) == (algorithm != "ERM"), "an algorithm that ignores them is told by it"
+
+
+class Plain:
+    """A captured step as it is while it warms up, without a GPU."""
+
+    def __init__(self, algorithm, step):
+        self._step = step
+
+    def __call__(self, phase, *inputs):
+        return self._step(*inputs)
+
+
+@pytest.mark.parametrize("algorithm", ["SWAD(DANN)", "EoA(CORAL)"])
+def test_the_captured_update_inside_a_wrapper_gets_them_too(algorithm, monkeypatch):
+    monkeypatch.setattr(capture, "CapturedStep", Plain)
+    job = adapting_job(algorithm)
+    plain, captured = Trainer(job), Trainer(job)
+    inside = innermost(captured.algorithm)
+    inside.update = capture.CapturedUpdate(inside, captured.data.sizes)
+    losses = [[float(trainer.advance()["loss"]) for _ in range(4)] for trainer in (plain, captured)]
+    assert losses[0] == losses[1] and inside.step == 4
 
 
 def test_one_labelled_domain_and_an_unlabelled_one_are_enough_for_dann():

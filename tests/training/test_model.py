@@ -230,11 +230,14 @@ def test_a_wrapper_that_does_not_fit_makes_no_second_update_of_the_algorithm_ins
     assert trainer.algorithm.inner.step == 1
 
 
-def test_a_captured_step_that_does_not_fit_goes_on_plainly():
+@pytest.mark.parametrize("name", ["ERM", "Mixup"])
+def test_a_captured_step_that_does_not_fit_goes_on_plainly_with_the_same_draws(name):
+    plain, captured = Trainer(tiny_job(name)), Trainer(tiny_job(name))
+
     def full(*_):
+        captured.algorithm.rng.random()
         raise torch.OutOfMemoryError("out of memory")
 
-    plain, captured = Trainer(tiny_job("ERM")), Trainer(tiny_job("ERM"))
     captured._captured = full
     losses = [[float(trainer.advance()["loss"]) for _ in range(3)] for trainer in (plain, captured)]
     assert losses[0] == losses[1]

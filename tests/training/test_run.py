@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save_file
 
-from shiftbed.algorithms import ERM, register
+from shiftbed.algorithms import ALGORITHMS, ERM, register
 from shiftbed.errors import AlgorithmError, DataError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut
@@ -200,6 +200,45 @@ def test_a_job_whose_loss_is_not_finite_ends_as_diverged_with_its_last_good_reco
     assert run_job(job, local) == "diverged"
     result = finished(local, job)
     assert (result["step"], [row["step"] for row in result["records"]]) == (3, [2])
+
+
+@pytest.mark.parametrize("where", ["update", "predict"])
+def test_what_breaks_after_a_bad_loss_has_diverged_and_not_failed(where, local):
+    """As decompositions do, which refuse what is not finite."""
+
+    class Decomposing(ERM):
+        def update(self, minibatches, unlabeled=None):
+            if self.step == 3 and where == "update":
+                raise torch.linalg.LinAlgError("not finite")
+            metrics = super().update(minibatches)
+            return {"loss": metrics["loss"] * (float("nan") if self.step == 3 else 1)}
+
+        def predict(self, x):
+            if self.step == 4 and where == "predict":
+                raise torch.linalg.LinAlgError("not finite")
+            return super().predict(x)
+
+    register()(Decomposing)
+    job = tiny_job("Decomposing")
+    assert run_job(job, local) == "diverged"
+    result = finished(local, job)
+    assert (result["step"], [row["step"] for row in result["records"]]) == (3, [2])
+
+
+def test_what_breaks_without_a_bad_loss_has_failed(local):
+    class Broken(ERM):
+        def update(self, minibatches, unlabeled=None):
+            raise torch.linalg.LinAlgError("a bug")
+
+    register()(Broken)
+    with pytest.raises(torch.linalg.LinAlgError):
+        run_job(tiny_job("Broken"), local)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_no_algorithm_fails_where_numbers_overflow(name, local):
+    rates = {"lr": 1e30, **({"linear_lr": 1e30} if name == "ERMPlusPlus" else {})}
+    assert run_job(tiny_job(name, **rates), local) in ("diverged", "done")
 
 
 def test_a_bad_loss_before_a_stop_is_not_forgotten(local):

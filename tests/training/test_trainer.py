@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from shiftbed.algorithms import ERM, register
+from shiftbed.algorithms.base import optimizers_of
 from shiftbed.algorithms.tuning import innermost
 from shiftbed.data import load
 from shiftbed.data.arrays import write_arrays
@@ -21,7 +22,7 @@ from shiftbed.training.job import make_job
 from shiftbed.training.pool import pool_of
 from shiftbed.training.recipes import recipe
 from shiftbed.training.schedules import learning_rate_factor, set_learning_rates
-from shiftbed.training.trainer import Trainer, _optimizers, cpu_evaluation_batch
+from shiftbed.training.trainer import Trainer, cpu_evaluation_batch
 from tests.conftest import tiny_job
 
 
@@ -153,9 +154,9 @@ def test_a_fresh_optimizer_keeps_its_place_in_the_schedule():
         trainer = Trainer(make_job("ColoredDigits", name, LeaveOut(("-90%",)), how, overrides={"lr": 1e-3, **values}))
         for _ in range(7):
             trainer.advance()
-        (group,) = _optimizers(trainer.algorithm)[0].param_groups
+        (group,) = optimizers_of(trainer.algorithm)[0].param_groups
         assert group["lr"] == pytest.approx(initial * learning_rate_factor(how, 6)), name
-        first = next(iter(_optimizers(trainer.algorithm)[0].state.values()))
+        first = next(iter(optimizers_of(trainer.algorithm)[0].state.values()))
         assert first["step"] == 1, "its moments are new"
 
 
