@@ -1,5 +1,6 @@
 """The command line, as a person meets it."""
 
+import html
 import json
 import sys
 from importlib.metadata import version
@@ -787,6 +788,28 @@ def test_a_pasted_class_is_missed_with_its_remedy(shiftbed, tmp_path):
     ALGORITHMS._entries.pop("Mine")  # another process does not know it
     assert "name its file with --code" in shiftbed("best", "s").err
     assert "There is no finished job in nowhere" in shiftbed("best", "nowhere").err
+
+
+def test_jobs_of_a_pasted_class_that_has_changed_since_are_told_apart(shiftbed, tmp_path):
+    mine = "from shiftbed.algorithms import ERM, register\n\n\n@register()\nclass Mine(ERM):\n    rate = {}\n\n"
+    mine += "    def objective(self, batches, step):\n        return super().objective(batches, 1 // self.rate)\n"
+    sweep = ("sweep", "ColoredDigits", "--algorithms", "Mine", "--draws", "1", "--trials", "1", "--test=-90%")
+    sweep += ("--steps", "1", "--workers", "1", "--code", "mine.py", "--out", "s")
+    (tmp_path / "mine.py").write_text(mine.format(0))
+    assert shiftbed(*sweep).code == 1
+    again = "the same command finishes the 1 job left."
+    assert again in " ".join(shiftbed("status", "s").out.split()), "nothing has changed yet"
+    ALGORITHMS._entries.pop("Mine")
+    (tmp_path / "mine.py").write_text(mine.format(1))
+    assert shiftbed(*sweep).code == 0
+
+    remedy = "the same command{} with the source of Mine as it was planned"
+    status = " ".join(shiftbed("status", "s").out.split())
+    assert remedy.format(" finishes the 1 job left,") in status and status.count("Mine (source") == 2
+    for said in (shiftbed("tables", "s"), shiftbed("audit", "s", "--brief")):
+        assert remedy.format(" again,") in " ".join(said.out.split())
+    assert shiftbed("report", "s").code == 0
+    assert "own command tries again, with the source of Mine" in html.unescape((tmp_path / "s/report.html").read_text())
 
 
 def test_next_commands_can_be_pasted(shiftbed):
