@@ -755,11 +755,26 @@ def test_an_error_in_a_pasted_class_names_its_line(shiftbed, tmp_path):
         "@register()\nclass Typo(ERM):\n    def objective(self, batches, step):\n"
         "        return self.netwrk(batches.x), {}\n\n\n"
         "@register()\nclass Alone(ERM):\n    def objective(self, batches, step):\n"
-        "        return self.network(batches.x).square().mean()\n"
+        "        return self.network(batches.x).square().mean()\n\n\n"
+        "@register()\nclass Listed(ERM):\n    def objective(self, batches, step):\n"
+        "        return self.network(batches.x).square().mean(), []\n\n\n"
+        "@register()\nclass Item(ERM):\n    def objective(self, batches, step):\n"
+        "        loss = self.network(batches.x).square().mean()\n        return loss, {'penalty': loss.item()}\n\n\n"
+        "@register()\nclass Number(ERM):\n    def objective(self, batches, step):\n"
+        "        return self.network(batches.x).square().mean().item(), {}\n\n\n"
+        "@register()\nclass Each(ERM):\n    def objective(self, batches, step):\n"
+        "        return self.network(batches.x).square().mean(1), {}\n"
     )
     pasted = ("--test=-90%", "--steps", "1", "--code", "mine.py")
     assert "AttributeError in mine.py line 7" in shiftbed("train", "ColoredDigits", "Typo", *pasted).err
-    assert "Alone.objective() must return a loss and a dict" in shiftbed("train", "ColoredDigits", "Alone", *pasted).err
+    for name, wrong in {
+        "Alone": "must return a loss and a dict",
+        "Listed": "must return a loss and a dict",
+        "Item": "returned penalty as a float; it must be a tensor, without .item().",
+        "Number": "returned loss as a float; it must be a tensor, without .item().",
+        "Each": "returned a loss of shape (64,); it must be one number, such as its mean.",
+    }.items():
+        assert f"{name}.objective() {wrong}" in shiftbed("train", "ColoredDigits", name, *pasted).err
 
 
 def test_a_pasted_predict_that_returns_no_logits_is_named(shiftbed, tmp_path):
