@@ -1,5 +1,6 @@
 """The command line, as a person meets it."""
 
+import html
 import json
 import sys
 from importlib.metadata import version
@@ -758,11 +759,26 @@ def test_an_error_in_a_pasted_class_names_its_line(shiftbed, tmp_path):
         "@register()\nclass Typo(ERM):\n    def objective(self, batches, step):\n"
         "        return self.netwrk(batches.x), {}\n\n\n"
         "@register()\nclass Alone(ERM):\n    def objective(self, batches, step):\n"
-        "        return self.network(batches.x).square().mean()\n"
+        "        return self.network(batches.x).square().mean()\n\n\n"
+        "@register()\nclass Listed(ERM):\n    def objective(self, batches, step):\n"
+        "        return self.network(batches.x).square().mean(), []\n\n\n"
+        "@register()\nclass Item(ERM):\n    def objective(self, batches, step):\n"
+        "        loss = self.network(batches.x).square().mean()\n        return loss, {'penalty': loss.item()}\n\n\n"
+        "@register()\nclass Number(ERM):\n    def objective(self, batches, step):\n"
+        "        return self.network(batches.x).square().mean().item(), {}\n\n\n"
+        "@register()\nclass Each(ERM):\n    def objective(self, batches, step):\n"
+        "        return self.network(batches.x).square().mean(1), {}\n"
     )
     pasted = ("--test=-90%", "--steps", "1", "--code", "mine.py")
     assert "AttributeError in mine.py line 7" in shiftbed("train", "ColoredDigits", "Typo", *pasted).err
-    assert "Alone.objective() must return a loss and a dict" in shiftbed("train", "ColoredDigits", "Alone", *pasted).err
+    for name, wrong in {
+        "Alone": "must return a loss and a dict",
+        "Listed": "must return a loss and a dict",
+        "Item": "returned penalty as a float; it must be a tensor, without .item().",
+        "Number": "returned loss as a float; it must be a tensor, without .item().",
+        "Each": "returned a loss of shape (64,); it must be one number, such as its mean.",
+    }.items():
+        assert f"{name}.objective() {wrong}" in shiftbed("train", "ColoredDigits", name, *pasted).err
 
 
 def test_a_pasted_predict_that_returns_no_logits_is_named(shiftbed, tmp_path):
@@ -791,6 +807,28 @@ def test_a_pasted_class_is_missed_with_its_remedy(shiftbed, tmp_path):
     ALGORITHMS._entries.pop("Mine")  # another process does not know it
     assert "name its file with --code" in shiftbed("best", "s").err
     assert "There is no finished job in nowhere" in shiftbed("best", "nowhere").err
+
+
+def test_jobs_of_a_pasted_class_that_has_changed_since_are_told_apart(shiftbed, tmp_path):
+    mine = "from shiftbed.algorithms import ERM, register\n\n\n@register()\nclass Mine(ERM):\n    rate = {}\n\n"
+    mine += "    def objective(self, batches, step):\n        return super().objective(batches, 1 // self.rate)\n"
+    sweep = ("sweep", "ColoredDigits", "--algorithms", "Mine", "--draws", "1", "--trials", "1", "--test=-90%")
+    sweep += ("--steps", "1", "--workers", "1", "--code", "mine.py", "--out", "s")
+    (tmp_path / "mine.py").write_text(mine.format(0))
+    assert shiftbed(*sweep).code == 1
+    again = "the same command finishes the 1 job left."
+    assert again in " ".join(shiftbed("status", "s").out.split()), "nothing has changed yet"
+    ALGORITHMS._entries.pop("Mine")
+    (tmp_path / "mine.py").write_text(mine.format(1))
+    assert shiftbed(*sweep).code == 0
+
+    remedy = "the same command{} with the source of Mine as it was planned"
+    status = " ".join(shiftbed("status", "s").out.split())
+    assert remedy.format(" finishes the 1 job left,") in status and status.count("Mine (source") == 2
+    for said in (shiftbed("tables", "s"), shiftbed("audit", "s", "--brief")):
+        assert remedy.format(" again,") in " ".join(said.out.split())
+    assert shiftbed("report", "s").code == 0
+    assert "own command tries again, with the source of Mine" in html.unescape((tmp_path / "s/report.html").read_text())
 
 
 def test_next_commands_can_be_pasted(shiftbed):

@@ -155,10 +155,7 @@ class Algorithm(nn.Module):
         batches = Batches.of(minibatches, unlabeled)
         self.optimizer.zero_grad()
         if self.parts == 1:
-            made = self.objective(batches, self.step)
-            if not isinstance(made, tuple):
-                raise AlgorithmError(f"{type(self).__name__}.objective() must return a loss and a dict: loss, {{}}.")
-            loss, metrics = made
+            loss, metrics = self._checked(self.objective(batches, self.step))
             backward(loss)
         else:
             loss, metrics = self._in_parts(batches)
@@ -167,6 +164,21 @@ class Algorithm(nn.Module):
         for name in metrics.keys() & self._buffers.keys():
             self.get_buffer(name).copy_(metrics.pop(name).detach())
         return {"loss": loss.detach(), **{name: value.detach() for name, value in metrics.items()}}
+
+    def _checked(self, made: Any) -> tuple[torch.Tensor, Metrics]:
+        """What `objective` returned; an error that came of it later would name a line that its author did not write."""
+        who = f"{type(self).__name__}.objective()"
+        if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
+            raise AlgorithmError(f"{who} must return a loss and a dict: loss, {{}}.")
+        loss, metrics = made
+        for name, value in (("loss", loss), *metrics.items()):
+            if not isinstance(value, torch.Tensor):
+                kind = type(value).__name__
+                raise AlgorithmError(f"{who} returned {name} as a {kind}; it must be a tensor, without .item().")
+        if loss.numel() != 1:
+            shape = tuple(loss.shape)
+            raise AlgorithmError(f"{who} returned a loss of shape {shape}; it must be one number, such as its mean.")
+        return loss, metrics
 
     def _in_parts(self, batches: Batches) -> tuple[torch.Tensor, Metrics]:
         """The gradient of a mean over examples, as the sum of its parts' shares."""

@@ -12,6 +12,7 @@ from shiftbed.audit.findings import Finding
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.selection import SELECTIONS, Cadence, Cell
+from shiftbed.sweeps.plan import with_sources
 from shiftbed.tables import AVERAGE, Table
 from shiftbed.tables.cells import Chosen, Column
 from shiftbed.tables.grids import Entry, Grid
@@ -27,7 +28,8 @@ PRECISION = 0.05  # points: tables print one decimal
 def draws(subject: Subject) -> Finding:
     """Whether every cell of a table chose from the same draws, and every job has all its records."""
     missing, cut = _missing(subject), _cut(subject)
-    planned = {row["id"] for row in subject.plan} - {about["id"] for about in subject.abouts}
+    ended = {about["id"] for about in subject.abouts}
+    planned = [row for row in subject.plan if row["id"] not in ended]
     problems = []
     if missing:
         few = f"{len(missing)} draws that other cells have are missing" if len(missing) > 1 else "a draw is missing"
@@ -42,7 +44,8 @@ def draws(subject: Subject) -> Finding:
     if not subject.has_records:
         return Finding(SOURCE, "unknown", subject.without_records)
     if planned:
-        sentence = f"{len(planned)} planned jobs have not finished; run the same command again, then audit."
+        again = f"run the same command again{with_sources(planned, subject.plan)}"
+        sentence = f"{len(planned)} planned jobs have not finished; {again}, then audit."
         return Finding(SOURCE, "unknown", sentence)
     cells = sum(len(task.cells) for task in subject.tasks)
     return Finding(SOURCE, "clear", f"all {cells} cells chose from the same draws, and every job has all its records.")

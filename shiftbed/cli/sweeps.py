@@ -289,6 +289,7 @@ def status(
 def _show_status(now: "Status") -> None:
     from shiftbed.report import show
     from shiftbed.report.live import duration, pace
+    from shiftbed.sweeps.plan import with_sources
 
     console.print(show.status_table(now))
     show_failures(now.failures)
@@ -296,4 +297,6 @@ def _show_status(now: "Status") -> None:
         console.print(f"About {duration(now.seconds_left)} left, at {pace(now.jobs_per_second)}.", highlight=False)
     elif now.unfinished:
         left = plural(now.unfinished, "job")
-        console.print(f"Nothing runs; the same command finishes the {left} left.", highlight=False)
+        rows = [row for id, row in now.plan.items() if now.states[id] not in ("done", "diverged")]
+        sources = with_sources(rows, now.plan.values())
+        console.print(f"Nothing runs; the same command finishes the {left} left{sources}.", highlight=False)

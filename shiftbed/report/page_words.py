@@ -12,6 +12,7 @@ from shiftbed.audit.subject import Subject
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError, UnknownNameError, plural
 from shiftbed.report.page_results import Results
+from shiftbed.sweeps.plan import with_sources
 from shiftbed.sweeps.records import Status
 from shiftbed.tables import AVERAGE, Table
 from shiftbed.tables.missing import MissingJob, sweep_command
@@ -131,7 +132,10 @@ def next_steps(
     ]
     if status.failures:
         failed = plural(len(status.failures), "job")
-        steps.append((f"{failed} failed; the sweep's own command tries again.", f"shiftbed status {where}"))
+        needs = with_sources(
+            (row for row in status.plan.values() if row["id"] in status.failures), status.plan.values()
+        )
+        steps.append((f"{failed} failed; the sweep's own command tries again{needs}.", f"shiftbed status {where}"))
     if audit.alarms:
         sources = listed([one.source for one in audit.alarms])
         explain = f"Explain what the audit found ({sources}) before showing the numbers."

@@ -175,4 +175,12 @@ def state_table(jobs: Iterable[tuple[Kind, str]], most: int | None = None) -> Ta
 
 def status_table(status: "Status") -> Table:
     """Where the jobs of a sweep's folder stand."""
-    return state_table(((row["dataset"], row["algorithm"]), status.states[id]) for id, row in status.plan.items())
+    from shiftbed.sweeps.plan import of_several_sources
+
+    several = of_several_sources(status.plan.values())
+
+    def name(row: dict[str, Any]) -> str:
+        source = f" ({row['revision']})" if "revision" in row and row["algorithm"] in several else ""
+        return f"{row['algorithm']}{source}"
+
+    return state_table(((row["dataset"], name(row)), status.states[id]) for id, row in status.plan.items())

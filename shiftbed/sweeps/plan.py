@@ -1,6 +1,7 @@
 """Planning: from a question (datasets, algorithms, draws, trials) to the jobs that answer it."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -248,6 +249,7 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
                 "trial": job.trial,
                 "setting": job.setting,
                 **({"own_overrides": own} if (own := job.own_overrides) else {}),
+                **({"revision": source} if (source := _source(job.algorithm)) else {}),
                 **named,
             }
             for job in distinct(jobs)
@@ -265,6 +267,12 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
     new = [row for row in rows if row["id"] not in elsewhere]
     if new and not _is_stored(new, store):
         store.put_atomic(*_as_file(new))
+
+
+def _source(algorithm: str) -> str | None:
+    """The revision of a class of the user's, which tells its source; that of our own classes is a number."""
+    revision = str(ALGORITHMS[algorithm].revision)
+    return revision if "source " in revision else None
 
 
 def _as_file(rows: Sequence[Row]) -> tuple[str, bytes]:
@@ -290,6 +298,27 @@ def planned(store: Store) -> dict[str, Row]:
         except ValueError as error:
             raise StoreError(f"{key} is damaged; remove it and run its sweep again, which plans it anew.") from error
     return rows
+
+
+def of_several_sources(rows: Iterable[Row]) -> set[str]:
+    """The algorithms that were planned from more than one source, as a class is that has changed in between."""
+    sources: dict[str, set[str | None]] = defaultdict(set)
+    for row in rows:
+        sources[row["algorithm"]].add(row.get("revision"))
+    return {algorithm for algorithm, some in sources.items() if len(some - {None}) > 1}
+
+
+def with_sources(unfinished: Iterable[Row], rows: Iterable[Row]) -> str:
+    """What the command of unfinished jobs needs where classes among them have changed since; else nothing.
+
+    Args:
+        unfinished: The rows of these jobs.
+        rows: Those of all that was planned.
+    """
+    changed = of_several_sources(rows) & {row["algorithm"] for row in unfinished}
+    if not changed:
+        return ""
+    return f", with the source of {', '.join(sorted(changed))} as it was planned"
 
 
 def planned_designs(rows: Iterable[Row]) -> dict[str, str]:

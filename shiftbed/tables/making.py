@@ -27,7 +27,7 @@ from shiftbed.selection import (
 )
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
-from shiftbed.sweeps.plan import planned, planned_designs
+from shiftbed.sweeps.plan import planned, planned_designs, with_sources
 from shiftbed.sweeps.records import Records, that_test
 from shiftbed.tables.cells import Chosen, Tested, reported_columns
 from shiftbed.tables.estimates import StandardError
@@ -192,6 +192,7 @@ class Setting:
         finished = {about["id"] for task in tasks for about in task.abouts}
         unfinished = [row for row in asked if row["id"] not in finished]
         self.missing = [_missing(row) for row in unfinished]
+        self.sources = with_sources(unfinished, asked)
         known = {variant.algorithm for variant in self.variants}
         self.names = {label: variant.algorithm for variant, label in self.variants.items()}
         self.names |= {row["algorithm"]: row["algorithm"] for row in unfinished if row["algorithm"] not in known}
@@ -243,6 +244,7 @@ class Setting:
             cadences=cadences,
             beside=self._beside(cadences) if selection.needs_pairs else (),
             missing=tuple(sorted(self.missing)),
+            sources=self.sources,
             needed=tuple(sorted(needed)),
             lacking=tuple(sorted(set.intersection(*lacks), key=str)) if lacks else (),
             se=self.se,

@@ -47,6 +47,7 @@ class Table:
         cadences: When its jobs were evaluated.
         beside: The same of the jobs that the selection reads beside them, where these are others.
         missing: The jobs that were planned and have not finished.
+        sources: What the command needs for these where classes have changed since, in words.
         needed: Other jobs that the selection needs: those that test two domains, or winners trained again.
         lacking: The columns that the selection reads and no job of the setting has.
         se: The standard error's divisor.
@@ -66,6 +67,7 @@ class Table:
     cadences: tuple[Cadence, ...]
     beside: tuple[Cadence, ...] = ()
     missing: tuple[MissingJob, ...] = ()
+    sources: str = ""
     needed: tuple[MissingJob, ...] = ()
     lacking: tuple[RecordColumn, ...] = ()
     se: StandardError = "sample"
@@ -338,13 +340,13 @@ class Table:
         found = []
         again = "run the same command again"
         asking = f"{again} with --selection {self.selection.name}"  # nobody has asked for them yet
-        for jobs, what, do in ((self.missing, "planned", again), (self.needed, "needed", asking)):
+        for jobs, what, do in ((self.missing, "planned", f"{again}{self.sources}"), (self.needed, "needed", asking)):
             if jobs:
                 count = f"1 {what} job has" if len(jobs) == 1 else f"{len(jobs)} {what} jobs have"
                 words = f"{count} not finished ({named_jobs(jobs)})"
                 do = "run them there and import again" if was_imported(self.about) else do
                 command = sweep_command(self.about, jobs, self.folder, self.design, self.selection.name)
-                found.append((words, do, command))
+                found.append((words, do, None if self.sources and jobs is self.missing else command))
         return found
 
     def grid(self) -> Grid:

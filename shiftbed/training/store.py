@@ -62,7 +62,11 @@ class LocalStore:
         path = self.root / key
         try:
             temporary = _write_temporary(path, data)
-            os.replace(temporary, path)
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                os.unlink(temporary)  # a bundle is large, and nobody sees a hidden file
+                raise
             _sync_folder(path.parent)
         except OSError as error:
             raise _store_error("write", path, error) from error

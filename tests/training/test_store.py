@@ -22,6 +22,14 @@ def test_the_four_operations(tmp_path):
     assert local.get("a/b/c") is None, "below a file there is nothing"
 
 
+def test_nothing_is_left_beside_a_key_that_is_a_folder(tmp_path):
+    local = LocalStore(tmp_path)
+    local.put_atomic("a/b", b"1")
+    with pytest.raises(StoreError, match="it is a folder; name a file"):
+        local.put_atomic("a", b"2")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_listing_may_stop_at_what_is_directly_below(tmp_path):
     local = LocalStore(tmp_path)
     for key in ("a/b", "a/c/d", "a/c/e/f", "a/.hidden"):
