@@ -217,6 +217,17 @@ def test_the_variance_study_by_hand():
     assert row["gap"] == pytest.approx(((60 - 40) + (50 - 50)) / 2), "the best record of each job, by the test domain"
 
 
+def test_the_best_record_is_best_in_what_is_reported_of_it():
+    def record(step, validation, c, d):
+        return step, {"a/out": validation, "c/in": c, "d/in": d}
+
+    counts, flexible = {"c/in": 30, "d/in": 10}, {"kind": "flexible", "compositional": True}
+    rows = [record(10, 0.9, 0.6, 0.5), record(20, 0.8, 0.5, 0.7)]  # 57.5 and 55 % of all images, in the mean 55 and 60
+    job = made_job(0, rows, tested=("c", "d"), domains=("a", "c", "d"), counts=counts, task=flexible)
+    (row,) = variance_grid(table_of([job])).data
+    assert row["gap"] == 0, "no record is better on all test images than the chosen one"
+
+
 def test_views_by_name(tmp_path):
     jobs = [many_domains(name, 0, {"p": p, "q": 0.5, "r": 0.9}) for name, p in (("ERM", 0.4), ("CORAL", 0.6))]
     tables = [table_of(jobs)]

@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.registry import did_you_mean
-from shiftbed.tables.cells import Chosen, Tested
+from shiftbed.tables.cells import Chosen, Tested, reported_columns
 from shiftbed.tables.estimates import DIVISORS, Estimate
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
@@ -305,10 +305,11 @@ def _records(table: Table) -> int:
 
 
 def _known(trials: Mapping[int, Chosen], domain: str) -> dict[int, float]:
-    """The accuracy on a domain of the record of each job that is best in the mean over its test domains."""
+    """The accuracy on a domain of the record of each job that is best in the mean over what is reported of it."""
     found = {}
     for trial, one in trials.items():
         positions = [int(position) for position in np.flatnonzero(one.task.steps[one.choice.row] >= 0)]
-        means = [statistics.fmean(one.accuracy(name, at) for name in one.task.tested) for at in positions]
+        reported = [name for _, name in reported_columns(one.about)]
+        means = [statistics.fmean(one.accuracy(name, at) for name in reported) for at in positions]
         found[trial] = one.accuracy(domain, positions[int(np.argmax(means))])
     return found
