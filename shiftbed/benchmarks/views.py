@@ -1,6 +1,7 @@
 """Views: which of a table's numbers a paper prints, each with the labels of the paper's own cell."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -47,19 +48,31 @@ def _domains(table: Table) -> Iterator[Number]:
 
 
 def _spread(table: Table) -> Iterator[Number]:
-    """Of the domains that are tested together; the deviation has the divisor of NICO++'s tables."""
+    """Of the domains that are tested together; the deviation has the divisor of NICO++'s tables.
+
+    Where several sets of domains are tested each has a row of its own, whose numbers over its domains are not the
+    paper's. One domain alone has no deviation.
+    """
     measures = {
         "average": ("Avg", "accuracy"),
         "overall": ("Ova", "overall accuracy"),
         "deviation": ("Std", "standard deviation over domains"),
     }
-    for tested in dict.fromkeys(tested for tested, _ in table.columns):
+    sets = list(dict.fromkeys(tested for tested, _ in table.columns))
+    for tested in sets:
+        if len(tested) == 1:
+            for name, column in product(table.algorithms, (one for one in table.columns if one[0] == tested)):
+                labels = _labels(table, name, column[1], "accuracy")
+                yield Number(name, table.heading(column), labels, table.estimates[name, column], name)
+            continue
+        where = ", ".join(tested) if len(sets) > 1 else ""
         for name, cells in spread_estimates(table, tested, ddof=0).items():
+            row = f"{name}, {where}" if where else name
             for domain in tested:
-                yield Number(name, domain, _labels(table, name, domain, "accuracy"), cells[domain], name)
+                yield Number(row, domain, _labels(table, name, domain, "accuracy"), cells[domain], name)
             for key, (heading, measure) in measures.items():
                 estimate = _averaged(table, name, cells[key])
-                yield Number(name, heading, _labels(table, name, "", measure), estimate, name)
+                yield Number(row, heading, _labels(table, name, where, measure), estimate, name)
 
 
 def _groups(table: Table) -> Iterator[Number]:

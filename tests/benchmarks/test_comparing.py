@@ -192,6 +192,23 @@ def test_the_view_of_spread_has_nico_s_three_numbers():
     assert shown(fixed_table(), "spread") == pytest.approx({"c": 60, "d": 80, "Avg": 70, "Ova": 75, "Std": 10})
 
 
+def test_sets_of_domains_that_are_tested_by_turns_have_a_row_each_in_the_view_of_spread():
+    tested = {("a", "b"): (0.2, 0.4), ("c", "d"): (0.6, 0.8), ("e",): (0.9,)}
+    jobs = []
+    for some, values in tested.items():
+        rows = {f"{name}/{part}": 0.5 for name in "abcde" for part in ("in", "out")}
+        rows |= {f"{name}/in": value for name, value in zip(some, values, strict=True)}
+        jobs.append(made_job(0, [(10, rows)], tested=some, domains="abcde", setting="one"))
+    (table,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]])
+    found = {(one.row, one.column): one.estimate.mean for one in numbers(table, "spread")}
+    assert found["ERM, a, b", "Avg"] == pytest.approx(30) and found["ERM, c, d", "Avg"] == pytest.approx(70)
+    assert found["ERM, c, d", "Std"] == pytest.approx(10)
+    assert found["ERM", "e"] == pytest.approx(90), "one domain has no deviation, and needs none"
+    assert {column for row, column in found if row == "ERM"} == {"e"}
+    averages = [one.labels["domain"] for one in numbers(table, "spread") if one.column == "Avg"]
+    assert averages == ["a, b", "c, d"], "the paper's average is over all of its domains"
+
+
 def test_the_view_of_variance_compares_the_chosen_epoch_with_the_best_one():
     # Chosen 60 and 80, best 70 and 90: a gap of 10; over the two records deviations of √50.
     assert shown(fixed_table(), "variance") == pytest.approx({"epoch": 50**0.5, "gap": 10})
