@@ -91,6 +91,15 @@ def test_other_steps_are_said_instead_of_a_difference(folder):
     assert found["plain", "ERM", "-90%"]["difference"] is None
 
 
+def test_parts_without_a_table_are_named(folder, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(MINE + "  - {name: longer, algorithms: [ERM], fields: {steps: 6, evaluate_every: 2}}\n")
+    assert shiftbed.benchmark(str(file), folder / "out", train=False).unshown == ("longer",)
+    assert shiftbed.benchmark(str(file), folder / "out", train=False, parts=["plain"]).unshown == ()
+    shown = CliRunner().invoke(app, ["benchmark", f"--file={file}", f"--out={folder / 'out'}", "--no-train"])
+    assert shown.exit_code == 0 and "No table of longer: " in shown.output
+
+
 def test_the_trials_that_are_asked_for_are_shown_and_no_others(folder, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
