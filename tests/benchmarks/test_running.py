@@ -145,6 +145,13 @@ def test_a_dry_run_counts_jobs_and_those_that_are_done(folder):
     assert "6 jobs, 0 of them done already." in other, "jobs in another arithmetic are other jobs"
 
 
+@pytest.mark.parametrize("search", ["{design: fixed, draws: 2}", "{design: groups, draws: 2, groups: [{lr: 0.1}]}"])
+def test_a_dry_run_refuses_numbers_that_the_run_refuses(tmp_path, search):
+    (tmp_path / "mine.yaml").write_text(MINE.replace("\nevery:", f"\nevery:\n  search: {search}"))
+    found = cli("--file", tmp_path / "mine.yaml", "--out", tmp_path / "out", "--dry-run")
+    assert "not 2" in str(found.exception)
+
+
 def test_a_dry_run_needs_neither_data_nor_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("SHIFTBED_DATA", str(tmp_path))
     shown = cli(
