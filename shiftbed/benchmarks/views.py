@@ -8,6 +8,7 @@ import numpy as np
 
 from shiftbed.audit.oracle import cells_tested_jointly, leakage
 from shiftbed.benchmarks.spec import View
+from shiftbed.selection import Variant
 from shiftbed.tables import AVERAGE, Estimate, Table, group_estimates, spread_estimates, variances
 from shiftbed.tables.spreads import EVERY
 
@@ -116,10 +117,11 @@ def _leakage(table: Table) -> Iterator[Number]:
         where = f"tested on {', '.join(task.tested)}"
         for name in table.algorithms:
             counted = table.chosen[name].get(task.tested, {})
+            own = {Variant.of(one.about) for one in counted.values()}
             cells = [
                 leakage(accuracy, best)
-                for own, trial, accuracy, best in cells_tested_jointly(task, table.selection)
-                if own == name and trial in counted
+                for cell, accuracy, best in cells_tested_jointly(task, table.selection)
+                if cell.variant in own and cell.trial in counted
             ]
             for k in range(len(task.tested) + 1):
                 by_domain = [one.oracle[k - 1] if k else one.honest for one in cells]

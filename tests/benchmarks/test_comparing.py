@@ -276,6 +276,19 @@ def test_the_view_of_leakage_counts_the_trials_that_the_table_counts():
     assert shown(whole, "leakage") == shown(make_tables(first, rule)[0], "leakage") != shown(table, "leakage")
 
 
+def test_the_view_of_leakage_shows_rows_with_values_set_by_hand():
+    plain, by_hand = nico_block(), nico_block()
+    for job in by_hand:
+        job.description.update(id=f"{job.id}, by hand", own_overrides={"lr": 0.5})
+        job.rows[0]["splits"]["autumn/all"]["accuracy"] = 0.5
+    table = make_tables([*plain, *by_hand], [SELECTIONS["training-domain-validation-pooled"]])[0]
+    found = {one.row: one.estimate for one in numbers(table, "leakage") if one.column == "Avg"}
+    alone = {one.row: one.estimate for one in numbers(make_tables(plain, [table.selection])[0], "leakage")}
+    assert all(found.values()) and len(found) == 2 * len(alone)
+    other = next(row for row in found if "lr = 0.5" in row)
+    assert found[other].mean < found[other.replace(" (lr = 0.5)", "")].mean
+
+
 MINE = """
 name: mine
 version: 1
