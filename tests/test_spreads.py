@@ -7,13 +7,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from shiftbed import published
+from shiftbed.cli import app
+from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import Cell, ShiftMatrix
 from shiftbed.shift.near_far import near_and_far
+from shiftbed.sweeps.plan import Request, plan
 from shiftbed.tables import (
     domain_summary,
     group_grid,
@@ -27,7 +31,7 @@ from shiftbed.tables import (
     view_tables,
 )
 from shiftbed.training.store import write_json
-from tests.made_records import leave_out, made_job
+from tests.made_records import leave_out, made_folder, made_job
 
 
 def test_nico_s_printed_deviations_divide_by_the_number_of_domains():
@@ -150,6 +154,29 @@ def test_near_and_far_are_told_by_the_stored_distance_to_the_training_domains(tm
     assert "near: q." in group_grid(table_of([job]), groups).notes
 
 
+def test_groups_are_not_told_where_classes_have_test_domains_of_their_own(tmp_path):
+    rows = [(10, {"a/out": 0.9, "c/in": 0.6, "d/in": 0.5})]
+    flexible = {"kind": "flexible", "compositional": False}
+    table = table_of([made_job(0, rows, tested=("c", "d"), domains=("a", "c", "d"), task=flexible)])
+    with pytest.raises(ShiftbedError, match="accuracy is that over all images, not by groups"):
+        group_grid(table, {"one": ["c"], "two": ["d"]})
+    with pytest.raises(ShiftbedError, match="accuracy is that over all images, not by groups"):
+        near_and_far(table, tmp_path)
+
+
+def test_near_and_far_leave_out_the_tables_whose_distances_are_not_known(tmp_path):
+    for dataset in ("RotatedDigits", "ColoredDigits"):
+        request = Request((dataset,), ("ERM",), test_domains=tuple(card(dataset).domains)[:1])
+        made_folder(tmp_path, plan(request), lambda job, split, step: 0.5)
+    domains = tuple(card("RotatedDigits").domains)
+    cells = [Cell(domains[0], other, "frechet", (ShiftEstimate("frechet", 1.0),)) for other in domains[1:]]
+    write_json(ShiftMatrix(domains, tuple(cells)).as_json(), tmp_path / "shift" / "RotatedDigits-matrix.json")
+    words = ["tables", str(tmp_path), "--view=groups", "--groups=near-far", "--selection=oracle"]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 0, found.exception
+    assert "RotatedDigits" in found.output and "ColoredDigits" not in found.output
+
+
 def test_improvements_over_erm_against_erm_s_accuracy():
     jobs = [many_domains(name, 0, {"p": p, "q": 0.5}) for name, p in (("ERM", 0.4), ("CORAL", 0.6))]
     first, second = improvements(table_of(jobs))
@@ -215,6 +242,17 @@ def test_the_variance_study_by_hand():
     assert "last 3 records" in variance_grid(table_of(jobs)).notes[0], "there are no more"
     (row,) = variance_grid(table_of(jobs), last=2).data
     assert row["gap"] == pytest.approx(((60 - 40) + (50 - 50)) / 2), "the best record of each job, by the test domain"
+
+
+def test_the_best_record_is_best_in_what_is_reported_of_it():
+    def record(step, validation, c, d):
+        return step, {"a/out": validation, "c/in": c, "d/in": d}
+
+    counts, flexible = {"c/in": 30, "d/in": 10}, {"kind": "flexible", "compositional": True}
+    rows = [record(10, 0.9, 0.6, 0.5), record(20, 0.8, 0.5, 0.7)]  # 57.5 and 55 % of all images, in the mean 55 and 60
+    job = made_job(0, rows, tested=("c", "d"), domains=("a", "c", "d"), counts=counts, task=flexible)
+    (row,) = variance_grid(table_of([job])).data
+    assert row["gap"] == 0, "no record is better on all test images than the chosen one"
 
 
 def test_views_by_name(tmp_path):

@@ -15,7 +15,7 @@ from shiftbed.audit.subject import HONEST, Subject
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.protocols import TargetTrained
-from shiftbed.selection import SELECTIONS, Evidence, Selection, TaskRecords
+from shiftbed.selection import SELECTIONS, Cell, Evidence, Selection, TaskRecords
 from shiftbed.selection.evidence import VALIDATION
 from shiftbed.tables import Table
 from shiftbed.tables.estimates import Estimate, paired_permutation_test, smallest_p
@@ -157,8 +157,8 @@ def luck(accuracy: np.ndarray, chosen: int) -> np.ndarray:
     return np.mean([leakage(random.permuted(accuracy, axis=0), chosen).leakage for _ in range(SHUFFLES)], axis=0)
 
 
-def cells_tested_jointly(task: TaskRecords, honest: Selection) -> Iterable[tuple[str, int, np.ndarray, int]]:
-    """Per cell its algorithm, trial, accuracies (draws × domains, in %) and honest choice, by a rule.
+def cells_tested_jointly(task: TaskRecords, honest: Selection) -> Iterable[tuple[Cell, np.ndarray, int]]:
+    """Each cell with its accuracies (draws × domains, in %) and honest choice, by a rule.
 
     A draw is read at the checkpoint that is best by this rule.
     """
@@ -176,7 +176,7 @@ def cells_tested_jointly(task: TaskRecords, honest: Selection) -> Iterable[tuple
         usable = np.flatnonzero(np.isfinite(best[where]) & np.isfinite(accuracy[where]).all(axis=1)) + where.start
         if len(usable) > 1:
             chosen = len(usable) - 1 - int(best[usable][::-1].argmax())  # the last of equals, as in tables
-            yield cell.variant.algorithm, cell.trial, accuracy[usable], chosen
+            yield cell, accuracy[usable], chosen
 
 
 def joint_leakage(subject: Subject) -> Finding:
@@ -185,8 +185,8 @@ def joint_leakage(subject: Subject) -> Finding:
     for task in subject.tasks:
         if len(task.tested) >= LEAST_JOINT and task.abouts[0]["task"]["kind"] != TargetTrained.kind:
             found: dict[str, list[tuple[Leakage, np.ndarray]]] = defaultdict(list)
-            for algorithm, _, accuracy, chosen in cells_tested_jointly(task, SELECTIONS[HONEST[0]]):
-                found[algorithm].append((leakage(accuracy, chosen), luck(accuracy, chosen)))
+            for cell, accuracy, chosen in cells_tested_jointly(task, SELECTIONS[HONEST[0]]):
+                found[cell.variant.algorithm].append((leakage(accuracy, chosen), luck(accuracy, chosen)))
             grids += [_joint_grid(task, algorithm, cells) for algorithm, cells in found.items()]
     if not grids:
         sentence = "no job with several draws tests at least 3 domains jointly, so how leakage falls cannot be told."

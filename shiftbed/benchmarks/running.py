@@ -40,11 +40,14 @@ class Outcome:
         benchmark: The benchmark as it was run.
         grids: Our tables beside the paper's, and leaderboards.
         progress: How its sweep ended, if it is one.
+        unshown: The parts of a sweep that have no table: no job of them is finished, or what they test together others
+            test alone, as domain cross-validation needs it.
     """
 
     benchmark: Benchmark
     grids: list[Grid]
     progress: Progress | None = None
+    unshown: tuple[str, ...] = ()
 
 
 def benchmark(
@@ -107,7 +110,8 @@ def benchmark(
     if asked.kind != "sweep":
         return Outcome(asked, [_measured(whole, part, Path(out), train, on_number) for part in asked.parts])
     if not train:
-        return Outcome(asked, results(whole, asked, out, precision))
+        grids, unshown = results(whole, asked, out, precision)
+        return Outcome(asked, grids, None, unshown)
     precision = precision or default_precision(find_runtimes(device)[0])
     requests = [request_of(part, precision) for part in _sweep_parts(asked)]
     progress = sweep(
@@ -123,7 +127,8 @@ def benchmark(
         code=code,
         on_change=on_change,
     )
-    return Outcome(asked, results(whole, asked, out, precision), progress)
+    grids, unshown = results(whole, asked, out, precision)
+    return Outcome(asked, grids, progress, unshown)
 
 
 def load(name: str | Benchmark) -> Benchmark:
@@ -263,8 +268,13 @@ def done_count(asked: Benchmark, out: str | Path, precision: Precision | None = 
     return len(ids & ended.keys())
 
 
-def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Precision | None = None) -> list[Grid]:
+def results(
+    whole: Benchmark, asked: Benchmark, out: str | Path, precision: Precision | None = None
+) -> tuple[list[Grid], tuple[str, ...]]:
     """Our tables beside the paper's, from the records of a folder, and a leaderboard for each selection.
+
+    Returns:
+        These, and the names of the parts that have no table.
 
     Args:
         whole: The benchmark as its file has it.
@@ -296,7 +306,8 @@ def results(whole: Benchmark, asked: Benchmark, out: str | Path, precision: Prec
     for board in [Leaderboard.of(tables, "All datasets")] if once else boards:
         scores = scores_beside(board, cited, out)
         grids += [scores] if scores else []
-    return grids
+    names = {part.name for part, _ in shown}
+    return grids, tuple(part.name for part in asked.parts if part.name not in names)
 
 
 def _tested(part: SweepPart, precisions: Sequence[Precision]) -> dict[str, list[Tested]]:

@@ -1,12 +1,14 @@
 """Views: which of a table's numbers a paper prints, each with the labels of the paper's own cell."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from shiftbed.audit.oracle import cells_tested_jointly, leakage
 from shiftbed.benchmarks.spec import View
+from shiftbed.selection import Variant
 from shiftbed.tables import AVERAGE, Estimate, Table, group_estimates, spread_estimates, variances
 from shiftbed.tables.spreads import EVERY
 
@@ -47,19 +49,31 @@ def _domains(table: Table) -> Iterator[Number]:
 
 
 def _spread(table: Table) -> Iterator[Number]:
-    """Of the domains that are tested together; the deviation has the divisor of NICO++'s tables."""
+    """Of the domains that are tested together; the deviation has the divisor of NICO++'s tables.
+
+    Where several sets of domains are tested each has a row of its own, whose numbers over its domains are not the
+    paper's. One domain alone has no deviation.
+    """
     measures = {
         "average": ("Avg", "accuracy"),
         "overall": ("Ova", "overall accuracy"),
         "deviation": ("Std", "standard deviation over domains"),
     }
-    for tested in dict.fromkeys(tested for tested, _ in table.columns):
+    sets = list(dict.fromkeys(tested for tested, _ in table.columns))
+    for tested in sets:
+        if len(tested) == 1:
+            for name, column in product(table.algorithms, (one for one in table.columns if one[0] == tested)):
+                labels = _labels(table, name, column[1], "accuracy")
+                yield Number(name, table.heading(column), labels, table.estimates[name, column], name)
+            continue
+        where = ", ".join(tested) if len(sets) > 1 else ""
         for name, cells in spread_estimates(table, tested, ddof=0).items():
+            row = f"{name}, {where}" if where else name
             for domain in tested:
-                yield Number(name, domain, _labels(table, name, domain, "accuracy"), cells[domain], name)
+                yield Number(row, domain, _labels(table, name, domain, "accuracy"), cells[domain], name)
             for key, (heading, measure) in measures.items():
                 estimate = _averaged(table, name, cells[key])
-                yield Number(name, heading, _labels(table, name, "", measure), estimate, name)
+                yield Number(row, heading, _labels(table, name, where, measure), estimate, name)
 
 
 def _groups(table: Table) -> Iterator[Number]:
@@ -103,10 +117,11 @@ def _leakage(table: Table) -> Iterator[Number]:
         where = f"tested on {', '.join(task.tested)}"
         for name in table.algorithms:
             counted = table.chosen[name].get(task.tested, {})
+            own = {Variant.of(one.about) for one in counted.values()}
             cells = [
                 leakage(accuracy, best)
-                for own, trial, accuracy, best in cells_tested_jointly(task, table.selection)
-                if own == name and trial in counted
+                for cell, accuracy, best in cells_tested_jointly(task, table.selection)
+                if cell.variant in own and cell.trial in counted
             ]
             for k in range(len(task.tested) + 1):
                 by_domain = [one.oracle[k - 1] if k else one.honest for one in cells]

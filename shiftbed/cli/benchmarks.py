@@ -171,6 +171,13 @@ def benchmark(
             "are run, and --dry-run says how many they are."
         )
     print(tables.render(outcome.grids, output))
+    if outcome.unshown:
+        log.print(
+            f"No table of {', '.join(outcome.unshown)}: no job of it is finished, or it tests pairs of domains that "
+            "others test alone, which a folder of its own (--part and --out) shows.",
+            highlight=False,
+            markup=False,
+        )
     if figure is not None:
         from shiftbed.report.figures_drawn import beside
 

@@ -83,7 +83,7 @@ def tables(
     if view == "groups" and groups == NEAR_FAR:
         from shiftbed.shift.near_far import near_and_far
 
-        shown += [make.group_grid(table, near_and_far(table, folder)) for table in found]
+        shown += make.each_table(lambda table: [make.group_grid(table, near_and_far(table, folder))])(found)
     elif view is not None:
         shown += make.view_tables(found, view, make.read_groups(groups) if groups else None, shift_kinds(folder))
     elif against is not None:

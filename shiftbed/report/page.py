@@ -69,7 +69,7 @@ def page(folder: Path, selections: Sequence[str] = (), on_progress: Progress = l
     status = sweep_status(store)
     on_progress("reading records", 1, 1)
     audit = audited(subject, on_progress)
-    verdicts = [page_words.verdict(table) for table in results.usual]
+    verdicts = page_words.verdicts(results.usual)
     points, predicted = shift_points(folder), _predicted(folder, results)
     shift, cost = shift_section(folder, subject, points, verdicts), costs(subject, store)
     numbers = page_results.numbers(results)

@@ -71,7 +71,8 @@ def advice(dataset: str, point: tuple[ShiftEstimate, ShiftEstimate] | None, verd
 def _first_here(one: Verdict) -> str:
     if BASELINE not in one.table.algorithms or len(one.table.algorithms) == 1:
         return ""  # nothing was compared
+    where = "In this sweep" if one.name == one.table.dataset else f"In {one.name},"
     if one.leader == BASELINE:
-        return f" In this sweep nothing is better than plain {BASELINE}."
+        return f" {where} nothing is better than plain {BASELINE}."
     chance = "" if one.leader in one.better else f", though not by more than chance above {BASELINE}"
-    return f" In this sweep {one.leader} is first{chance}."
+    return f" {where} {one.leader} is first{chance}."

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -32,6 +33,8 @@ class Verdict:
     """Who is first in a table, and how sure that is.
 
     Attributes:
+        table: The table.
+        name: What it is called: its dataset, or its title where several are of one dataset.
         leader: The first algorithm, or None where no number is there.
         better: The algorithms that are better than ERM by more than chance, all comparisons allowed for.
         sentence: The same in words.
@@ -39,17 +42,27 @@ class Verdict:
     """
 
     table: Table
+    name: str
     leader: str | None
     better: tuple[str, ...]
     sentence: str
     enough: bool = False
 
 
-def verdict(table: Table) -> Verdict:
+def verdicts(tables: Sequence[Table]) -> list[Verdict]:
+    """The verdict of each table; not of references, which learned from the domains that they test, beside results."""
+    shown = [table for table in tables if not table.is_reference] or tables
+    datasets = [table.dataset for table in shown]
+    return [verdict(table, table.dataset if datasets.count(table.dataset) == 1 else table.title) for table in shown]
+
+
+def verdict(table: Table, name: str = "") -> Verdict:
     """Who is first, how far above ERM, and whether chance explains it (Bonferroni over the algorithms compared)."""
+    called = name or table.dataset
+    made = partial(Verdict, table, called)
     found = {name: one for name in table.algorithms if (one := table.estimates[name, AVERAGE]) is not None}
     if not found:
-        return Verdict(table, None, (), f"{table.dataset}: no algorithm has all its numbers yet.")
+        return made(None, (), f"{called}: no algorithm has all its numbers yet.")
     leader = max(found, key=lambda name: (round(found[name].mean, 1), name == BASELINE, found[name].mean))
     error = found[leader].standard_error
     doubt = "" if error is None else f" ± {error:.1f}"
@@ -58,19 +71,19 @@ def verdict(table: Table) -> Verdict:
         who = f"{leader} is alone"
     else:
         who = f"{listed([leader, *level])} are level" if level else f"{leader} is first"
-    first = f"{table.dataset}: {who} with {found[leader].mean:.1f}{doubt} % (n = {found[leader].n})"
+    first = f"{called}: {who} with {found[leader].mean:.1f}{doubt} % (n = {found[leader].n})"
     if BASELINE not in found:
-        return Verdict(table, leader, (), f"{first}; without {BASELINE} beside it, that says little.")
+        return made(leader, (), f"{first}; without {BASELINE} beside it, that says little.")
     if len(table.algorithms) == 1:
-        return Verdict(table, leader, (), f"{first}; with nothing beside it, that says little.")
+        return made(leader, (), f"{first}; with nothing beside it, that says little.")
     tests = {name: test for name in found if (test := table.comparison(name)) is not None}
     # Of n pairs no p can be less than two in 2ⁿ: all signs one way, or all the other.
     enough = any(len(tests) * 2.0 ** (1 - test.n) <= SURE for test in tests.values())
     better = tuple(name for name, test in tests.items() if test.difference > 0 and test.p * len(tests) <= SURE)
     if leader == BASELINE:
-        return Verdict(table, leader, better, f"{first}; nothing is better than plain {BASELINE}.", enough)
+        return made(leader, better, f"{first}; nothing is better than plain {BASELINE}.", enough)
     if leader not in tests:
-        return Verdict(table, leader, better, f"{first}; it shares no trial with {BASELINE} to be compared in.", enough)
+        return made(leader, better, f"{first}; it shares no trial with {BASELINE} to be compared in.", enough)
     test, compared = tests[leader], plural(len(tests), "comparison")
     if leader in better:
         chance = "more than chance would give"
@@ -80,7 +93,7 @@ def verdict(table: Table) -> Verdict:
         chance = "which chance explains as well"
     how = f"p = {min(1.0, test.p * len(tests)):.2g} with {compared} allowed for, {plural(test.n, 'pair')}"
     words = f"{first}, {test.difference:+.1f} points against {BASELINE}: {chance} ({how})."
-    return Verdict(table, leader, better, words, enough)
+    return made(leader, better, words, enough)
 
 
 def headline(verdicts: Sequence[Verdict]) -> str:
@@ -100,7 +113,7 @@ def headline(verdicts: Sequence[Verdict]) -> str:
     if len(known) == 1 or (len(better) == len(known) and len({one.better for one in better}) == 1):
         verb = "is" if len(better[0].better) == 1 else "are"
         return f"{listed(better[0].better)} {verb} better than {BASELINE} by more than chance."
-    each = [f"{listed(one.better)} on {one.table.dataset}" for one in better]
+    each = [f"{listed(one.better)} on {one.name}" for one in better]
     return f"Better than {BASELINE} by more than chance: {listed(each)}."
 
 
@@ -147,7 +160,7 @@ def next_steps(
         single = all(found.n == 1 for found in one.table.estimates.values() if found is not None)
         if one.leader is not None and (single or one.leader not in (BASELINE, *one.better)):
             tell = "a difference from chance" if len(one.table.algorithms) > 1 else "how far its accuracy varies"
-            words = f"{one.table.dataset}: more trials would tell {tell}."
+            words = f"{one.name}: more trials would tell {tell}."
             steps.append((with_file(words, one.table.names.values()), more_trials(one.table)))
     if any(one.leader for one in verdicts):
         words = with_file("Train the chosen model again, ready to be loaded.", every)

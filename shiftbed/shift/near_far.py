@@ -8,6 +8,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.shift.kept import MATRIX, SHIFT
 from shiftbed.shift.matrix import ShiftMatrix
 from shiftbed.tables import Table, thirds
+from shiftbed.tables.spreads import refuse_overall
 from shiftbed.training.store import read_json
 
 MEASURE = "frechet"
@@ -21,8 +22,9 @@ def near_and_far(table: Table, folder: str | Path) -> dict[str, list[str]]:
         folder: The sweep's folder.
 
     Raises:
-        ShiftbedError: The distances were not measured.
+        ShiftbedError: The distances were not measured, or accuracy is not told by domain.
     """
+    refuse_overall(table)
     path = Path(folder) / SHIFT / f"{table.dataset}{MATRIX}"
     matrix = ShiftMatrix.from_json(read_json(path)) if path.exists() else ShiftMatrix((), ())
     if MEASURE not in matrix.names:
@@ -40,5 +42,5 @@ def _distance(table: Table, tested: tuple[str, ...], domain: str, matrix: ShiftM
     found = [matrix.estimate(MEASURE, domain, other) for other in sorted(trained - {domain})]
     values = [one.value for one in found if one is not None]
     if not values or len(values) < len(found):
-        raise ShiftbedError(f"The stored distances do not tell how far {domain or 'they'} is from what was trained on.")
+        raise ShiftbedError(f"The stored distances do not tell how far {domain} is from what was trained on.")
     return statistics.fmean(values)

@@ -104,7 +104,6 @@ def plan(request: Request) -> list[Job]:
     Raises:
         ShiftbedError: A name is unknown, or a number is not positive.
     """
-    _check_numbers(request)
     trials = 1 if DESIGNS[request.design].two_stages else request.trials
     return [
         job
@@ -124,7 +123,12 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
 
 
 def parts(request: Request) -> Iterator[Part]:
-    """A request, dataset by dataset."""
+    """A request, dataset by dataset.
+
+    Raises:
+        ShiftbedError: A name is unknown, or a number is not positive or does not fit the design.
+    """
+    _check_numbers(request)
     algorithms = list(dict.fromkeys(ALGORITHMS.canonical_name(name) for name in request.algorithms))
     datasets = list(dict.fromkeys(card(name).name for name in request.datasets))
     _check_names(request, datasets, algorithms)

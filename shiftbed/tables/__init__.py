@@ -19,7 +19,7 @@ from shiftbed.tables.spreads import (
     variances,
 )
 from shiftbed.tables.table import Table
-from shiftbed.tables.views import VIEWS, boards_against, improvement_grid, read_groups, view_tables
+from shiftbed.tables.views import VIEWS, boards_against, each_table, improvement_grid, read_groups, view_tables
 
 __all__ = [
     "AVERAGE",
@@ -37,6 +37,7 @@ __all__ = [
     "averaged_weights",
     "boards_against",
     "domain_summary",
+    "each_table",
     "ensemble_grid",
     "group_estimates",
     "group_grid",

@@ -9,7 +9,7 @@ import numpy as np
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
 from shiftbed.registry import did_you_mean
-from shiftbed.tables.cells import Chosen, Tested
+from shiftbed.tables.cells import OVERALL, Chosen, Tested, reported_columns
 from shiftbed.tables.estimates import DIVISORS, Estimate
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
@@ -131,7 +131,8 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
         groups: Domains by group; the clusters of the dataset's card by default.
 
     Raises:
-        ShiftbedError: There are no groups, or one names a domain that the dataset does not have.
+        ShiftbedError: There are no groups, accuracy is not told by domain, or a group names a domain that the dataset
+            does not have.
     """
     _refuse_unknown(table, groups or {})
     cells = group_estimates(table, groups)
@@ -172,6 +173,15 @@ def group_grid(table: Table, groups: Mapping[str, Sequence[str]] | None = None) 
     )
 
 
+def refuse_overall(table: Table) -> None:
+    """Refuses a table whose numbers are over all domains together: none of them is of a group of these."""
+    if all(domain == OVERALL for _, domain in table.columns):
+        raise ShiftbedError(
+            f"In {table.title}, classes have test domains of their own: accuracy is that over all images, not by "
+            "groups of domains."
+        )
+
+
 def _refuse_unknown(table: Table, groups: Mapping[str, Sequence[str]]) -> None:
     """A misspelt domain would leave its group without it, and nobody would see that in the mean."""
     tasks = [one.task for cells in table.chosen.values() for trials in cells.values() for one in trials.values()]
@@ -190,8 +200,9 @@ def group_estimates(
     """Per algorithm and group of test domains (of the card's clusters, if none are given) and of all, the accuracy.
 
     Raises:
-        ShiftbedError: There are no groups.
+        ShiftbedError: There are no groups, or accuracy is not told by domain.
     """
+    refuse_overall(table)
     groups = dict(groups or card(table.dataset).clusters)
     if not groups:
         raise ShiftbedError(f"The card of {table.dataset} has no clusters of domains; give --groups FILE or near-far.")
@@ -305,10 +316,11 @@ def _records(table: Table) -> int:
 
 
 def _known(trials: Mapping[int, Chosen], domain: str) -> dict[int, float]:
-    """The accuracy on a domain of the record of each job that is best in the mean over its test domains."""
+    """The accuracy on a domain of the record of each job that is best in the mean over what is reported of it."""
     found = {}
     for trial, one in trials.items():
         positions = [int(position) for position in np.flatnonzero(one.task.steps[one.choice.row] >= 0)]
-        means = [statistics.fmean(one.accuracy(name, at) for name in one.task.tested) for at in positions]
+        reported = [name for _, name in reported_columns(one.about)]
+        means = [statistics.fmean(one.accuracy(name, at) for name in reported) for at in positions]
         found[trial] = one.accuracy(domain, positions[int(np.argmax(means))])
     return found

@@ -57,7 +57,7 @@ def improvement_grid(table: Table) -> Grid:
     )
 
 
-def _each(make: Callable[[Table], list[Grid]]) -> View:
+def each_table(make: Callable[[Table], list[Grid]]) -> View:
     """A view of every table that has what it shows; it is wrong only where none has."""
 
     def view(tables: Sequence[Table]) -> list[Grid]:
@@ -84,10 +84,10 @@ def _once(tables: Sequence[Table]) -> list[Table]:
 
 
 VIEWS: dict[str, View] = {
-    "spread": _each(spread_grid),
-    "groups": _each(lambda table: [group_grid(table)]),
-    "variance": _each(lambda table: [variance_grid(table)]),
-    "improvement": _each(lambda table: [improvement_grid(table)]),
+    "spread": each_table(spread_grid),
+    "groups": each_table(lambda table: [group_grid(table)]),
+    "variance": each_table(lambda table: [variance_grid(table)]),
+    "improvement": each_table(lambda table: [improvement_grid(table)]),
     "ranking": _rankings,
     "eoa": lambda tables: [ensemble_grid(table, "logits") for table in tables],
     "diwa": lambda tables: [ensemble_grid(table, "weights") for table in _once(tables)],
@@ -127,7 +127,7 @@ def view_tables(
     if view not in VIEWS:
         raise ShiftbedError(f"There is no view '{view}'.{did_you_mean(view, list(VIEWS))}")
     if groups is not None and view == "groups":
-        return _each(lambda table: [group_grid(table, groups)])(tables)
+        return each_table(lambda table: [group_grid(table, groups)])(tables)
     if kinds is not None and view == "ranking":
         return _rankings(tables, kinds)
     return VIEWS[view](tables)

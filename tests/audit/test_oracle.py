@@ -92,8 +92,8 @@ def test_the_records_of_a_sweep_give_the_same_table():
     (grid,) = found.grids
     assert [row["leakage"] for row in grid.data] == pytest.approx([0.49, 0.23, 0.10], abs=0.005)
     assert "0.49 points" in found.sentence and "0.10" in found.sentence
-    ((algorithm, trial, accuracy, chosen),) = cells_tested_jointly(subject(jobs("abc")).tasks[0], HONEST)
-    assert (algorithm, trial, chosen) == ("ERM", 0, 2)
+    ((cell, accuracy, chosen),) = cells_tested_jointly(subject(jobs("abc")).tasks[0], HONEST)
+    assert (cell.variant.algorithm, cell.trial, chosen) == ("ERM", 0, 2)
     np.testing.assert_allclose(accuracy, DRAWS)
 
 
@@ -105,7 +105,7 @@ def test_the_honest_draw_is_the_one_of_the_table(rule):
         for name, accuracy, count in (("d/out", first, 10), ("e/out", second, 12)):
             job.rows[0]["splits"][name] = {"accuracy": accuracy, "count": count, "loss": loss}
     (table,) = make_tables(made, [SELECTIONS[rule]])
-    ((_, _, _, chosen),) = cells_tested_jointly(subject(made).tasks[0], SELECTIONS[rule])
+    ((_, _, chosen),) = cells_tested_jointly(subject(made).tasks[0], SELECTIONS[rule])
     assert chosen == table.chosen["ERM"]["a", "b", "c"][0].choice.draw
 
 

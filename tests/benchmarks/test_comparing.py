@@ -192,6 +192,23 @@ def test_the_view_of_spread_has_nico_s_three_numbers():
     assert shown(fixed_table(), "spread") == pytest.approx({"c": 60, "d": 80, "Avg": 70, "Ova": 75, "Std": 10})
 
 
+def test_sets_of_domains_that_are_tested_by_turns_have_a_row_each_in_the_view_of_spread():
+    tested = {("a", "b"): (0.2, 0.4), ("c", "d"): (0.6, 0.8), ("e",): (0.9,)}
+    jobs = []
+    for some, values in tested.items():
+        rows = {f"{name}/{part}": 0.5 for name in "abcde" for part in ("in", "out")}
+        rows |= {f"{name}/in": value for name, value in zip(some, values, strict=True)}
+        jobs.append(made_job(0, [(10, rows)], tested=some, domains="abcde", setting="one"))
+    (table,) = make_tables(jobs, [SELECTIONS["training-domain-validation"]])
+    found = {(one.row, one.column): one.estimate.mean for one in numbers(table, "spread")}
+    assert found["ERM, a, b", "Avg"] == pytest.approx(30) and found["ERM, c, d", "Avg"] == pytest.approx(70)
+    assert found["ERM, c, d", "Std"] == pytest.approx(10)
+    assert found["ERM", "e"] == pytest.approx(90), "one domain has no deviation, and needs none"
+    assert {column for row, column in found if row == "ERM"} == {"e"}
+    averages = [one.labels["domain"] for one in numbers(table, "spread") if one.column == "Avg"]
+    assert averages == ["a, b", "c, d"], "the paper's average is over all of its domains"
+
+
 def test_the_view_of_variance_compares_the_chosen_epoch_with_the_best_one():
     # Chosen 60 and 80, best 70 and 90: a gap of 10; over the two records deviations of √50.
     assert shown(fixed_table(), "variance") == pytest.approx({"epoch": 50**0.5, "gap": 10})
@@ -257,6 +274,19 @@ def test_the_view_of_leakage_counts_the_trials_that_the_table_counts():
     lost = MissingJob("ERM", ("autumn", "rock", "dim"), 1, 3)
     whole = replace(table, missing=(lost,)).whole_trials()
     assert shown(whole, "leakage") == shown(make_tables(first, rule)[0], "leakage") != shown(table, "leakage")
+
+
+def test_the_view_of_leakage_shows_rows_with_values_set_by_hand():
+    plain, by_hand = nico_block(), nico_block()
+    for job in by_hand:
+        job.description.update(id=f"{job.id}, by hand", own_overrides={"lr": 0.5})
+        job.rows[0]["splits"]["autumn/all"]["accuracy"] = 0.5
+    table = make_tables([*plain, *by_hand], [SELECTIONS["training-domain-validation-pooled"]])[0]
+    found = {one.row: one.estimate for one in numbers(table, "leakage") if one.column == "Avg"}
+    alone = {one.row: one.estimate for one in numbers(make_tables(plain, [table.selection])[0], "leakage")}
+    assert all(found.values()) and len(found) == 2 * len(alone)
+    other = next(row for row in found if "lr = 0.5" in row)
+    assert found[other].mean < found[other.replace(" (lr = 0.5)", "")].mean
 
 
 MINE = """

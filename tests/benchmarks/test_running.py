@@ -91,6 +91,15 @@ def test_other_steps_are_said_instead_of_a_difference(folder):
     assert found["plain", "ERM", "-90%"]["difference"] is None
 
 
+def test_parts_without_a_table_are_named(folder, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(MINE + "  - {name: longer, algorithms: [ERM], fields: {steps: 6, evaluate_every: 2}}\n")
+    assert shiftbed.benchmark(str(file), folder / "out", train=False).unshown == ("longer",)
+    assert shiftbed.benchmark(str(file), folder / "out", train=False, parts=["plain"]).unshown == ()
+    shown = CliRunner().invoke(app, ["benchmark", f"--file={file}", f"--out={folder / 'out'}", "--no-train"])
+    assert shown.exit_code == 0 and "No table of longer: " in shown.output
+
+
 def test_the_trials_that_are_asked_for_are_shown_and_no_others(folder, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
@@ -134,6 +143,13 @@ def test_a_dry_run_counts_jobs_and_those_that_are_done(folder):
     assert "6 jobs, 2 of them done already." in cli(*words[:-1]).output
     other = cli(*words[:-1], "--precision", "bf16").output
     assert "6 jobs, 0 of them done already." in other, "jobs in another arithmetic are other jobs"
+
+
+@pytest.mark.parametrize("search", ["{design: fixed, draws: 2}", "{design: groups, draws: 2, groups: [{lr: 0.1}]}"])
+def test_a_dry_run_refuses_numbers_that_the_run_refuses(tmp_path, search):
+    (tmp_path / "mine.yaml").write_text(MINE.replace("\nevery:", f"\nevery:\n  search: {search}"))
+    found = cli("--file", tmp_path / "mine.yaml", "--out", tmp_path / "out", "--dry-run")
+    assert "not 2" in str(found.exception)
 
 
 def test_a_dry_run_needs_neither_data_nor_weights(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 from shiftbed.audit.findings import Audit, Finding
 from shiftbed.report.page_shift import advice, best_published
-from shiftbed.report.page_words import headline, listed, next_steps, verdict
+from shiftbed.report.page_words import headline, listed, next_steps, verdict, verdicts
 from shiftbed.selection import SELECTIONS
 from shiftbed.shift.estimates import WIDE, ShiftEstimate, dominant
 from shiftbed.sweeps.records import Status
@@ -199,3 +199,30 @@ def test_the_commands_to_come_have_what_they_need():
     words = {command: what for what, command in offered("ColoredDigits", "PastedOne")}
     assert words["shiftbed best d --out model"].endswith("to be loaded (with --code and the file of PastedOne).")
     assert "--code" not in " ".join(what for what, _ in offered("ColoredDigits"))
+
+
+def test_tables_of_one_dataset_are_told_apart_and_references_are_no_results():
+    def jobs(kind, better):
+        return [
+            made_job(
+                0, [(10, {"a/out": 0.5, "b/out": 0.5, "c/in": level})], algorithm=name, trial=trial, setting=kind,
+                task={"kind": kind, "domains": ["c"], "test": ["c"], "compositional": False},
+            )
+            for name, level in {"ERM": 0.5, better: 0.6}.items()
+            for trial in range(TRIALS)
+        ]  # fmt: skip
+
+    own, reference = jobs("leave-out", "CORAL"), jobs("target-trained", "IRM")
+    (found,) = verdicts(make_tables([*own, *reference], RULE))
+    assert headline([found]) == "CORAL is better than ERM by more than chance."
+    assert found.sentence.startswith("Toy: CORAL is first")
+    (only,) = verdicts(make_tables(reference, RULE))
+    assert only.leader == "IRM", "of references alone something is said"
+    both = verdicts(make_tables([*own, *jobs("flexible", "IRM")], RULE))
+    assert len({one.sentence.partition(": ")[0] for one in both}) == 2
+    assert sum("flexible-random" in one.name for one in both) == 1
+    point = (
+        ShiftEstimate("diversity", 0.6, interval=(0.5, 0.7)),
+        ShiftEstimate("correlation", 0.0, interval=(0, 0.01)),
+    )
+    assert "flexible-random, IRM is first." in advice("Toy", point, both)
