@@ -273,14 +273,14 @@ def results(
 ) -> tuple[list[Grid], tuple[str, ...]]:
     """Our tables beside the paper's, from the records of a folder, and a leaderboard for each selection.
 
-    Returns:
-        These, and the names of the parts that have no table.
-
     Args:
         whole: The benchmark as its file has it.
         asked: The part that was asked for.
         out: The folder.
         precision: The arithmetic of the jobs; any, if it is not said.
+
+    Returns:
+        These, and the names of the parts that have no table.
     """
     precisions = get_args(Precision) if precision is None else (precision,)
     rules = list(dict.fromkeys(name for part in _sweep_parts(asked) for name in part.selections))
