@@ -51,6 +51,10 @@ INDEX = np.dtype(
 )
 
 
+class NotWholeError(DataError):
+    """A pack of which a part is missing, as an interrupted copy leaves it; `prepare` makes it anew."""
+
+
 class RaggedImages(Sequence[np.ndarray]):
     """Packed images of different sizes: each is a view into the memory map.
 
@@ -347,9 +351,17 @@ def _read_description(folder: Path) -> dict[str, Any]:
         content = json.loads((folder / "pack.json").read_bytes())
     except FileNotFoundError:
         raise DataError(f"{folder} is not a pack; `shiftbed prepare` makes one.") from None
+    except ValueError as error:
+        raise _not_whole(folder, "pack.json") from error
     if content["format"] > FORMAT:
         raise DataError(f"The pack {folder} was written by a newer shiftbed; update shiftbed or prepare it again.")
     return content
+
+
+def _not_whole(folder: Path, what: str) -> NotWholeError:
+    return NotWholeError(
+        f"The pack {folder} is not whole ({what.rstrip('.')}); copy it again, or make it again with `shiftbed prepare`."
+    )
 
 
 def read_pack(folder: Path) -> MultiDomainDataset:
@@ -357,14 +369,24 @@ def read_pack(folder: Path) -> MultiDomainDataset:
 
     Raises:
         DataError: The folder is no pack, or one of a newer shiftbed.
+        NotWholeError: A part of it is missing.
     """
     content = _read_description(folder)
     card = Card(**content["card"])
     if content["kind"] == "arrays":
-        return MultiDomainDataset(card, tuple(read_arrays(folder, list(card.domains))))
-    index, labels, groups = (_map(folder / f"{name}.npy") for name in ("index", "labels", "groups"))
-    assert index is not None and labels is not None
-    pixels = np.memmap(folder / "pixels.u8", np.uint8, "r")
+        try:
+            return MultiDomainDataset(card, tuple(read_arrays(folder, card.domains)))
+        except (FileNotFoundError, EOFError, ValueError) as error:
+            raise _not_whole(folder, str(error)) from error
+    try:
+        index, labels, groups = (_map(folder / f"{name}.npy") for name in ("index", "labels", "groups"))
+        pixels = np.memmap(folder / "pixels.u8", np.uint8, "r")
+    except (FileNotFoundError, EOFError, ValueError) as error:
+        raise _not_whole(folder, str(error)) from error
+    if index is None or labels is None:
+        raise _not_whole(folder, "index.npy or labels.npy")
+    if len(pixels) != index["offset"][-1] + _lengths(index[-1:])[0]:
+        raise _not_whole(folder, "pixels.u8")
     domains, start = [], 0
     for name, count in card.domains.items():
         here = slice(start, start + count)

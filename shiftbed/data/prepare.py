@@ -18,7 +18,7 @@ from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.images import Refused, brightest_of_16_bits, image_size
 from shiftbed.data.load import forget, unknown_dataset
-from shiftbed.data.pack import read_card, read_refused, write_pack
+from shiftbed.data.pack import NotWholeError, read_card, read_pack, read_refused, write_pack
 from shiftbed.data.roots import UNFINISHED, data_root, pack_folder, prepared_names
 from shiftbed.data.writing import alone, full_disk_as_sentence
 from shiftbed.errors import DataError, UnknownNameError
@@ -145,7 +145,10 @@ def _prepare_own(
 
 def _prepared_before(card: Card) -> Card | None:
     """The card of the pack of this name, if there is one; that another version replaces it is said."""
-    before = read_card(pack_folder(card.name)) if card.name in prepared_names() else None
+    try:
+        before = read_pack(pack_folder(card.name)).card if card.name in prepared_names() else None
+    except NotWholeError:  # it is made anew, and what is missing is not missed
+        return None
     if before is not None and before.version != card.version:
         images = f"{sum(before.domains.values()):,} images in {', '.join(before.domains)}"
         what = f"({images}); --name gives it another name" if card.ran_on == "own" else f"as version {before.version}"

@@ -18,7 +18,7 @@ from shiftbed.data import pack as packing
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.load import forget
 from shiftbed.data.look import contact_sheet
-from shiftbed.data.pack import RaggedImages, read_pack, write_pack
+from shiftbed.data.pack import RaggedImages, read_card, read_pack, write_pack
 from shiftbed.data.prepare import prepare, raw_files
 from shiftbed.errors import DataError, UnknownNameError
 from tests.data.conftest import picture
@@ -546,6 +546,24 @@ def test_a_pack_of_a_newer_shiftbed_is_refused(folder, root):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
     with pytest.raises(DataError, match="newer shiftbed"):
         read_pack(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("pixels.u8", 100), ("pixels.u8", 0), ("index.npy", 200), ("labels.npy", None), ("pack.json", 9)]
+)
+def test_a_pack_that_is_not_whole_says_so_and_is_made_anew(folder, root, name, size):
+    version = prepare(str(folder)).card.version
+    pack = root / "packs" / "mine"
+    pixels = (pack / "pixels.u8").read_bytes()
+    if size is None:
+        (pack / name).unlink()
+    else:
+        (pack / name).write_bytes((pack / name).read_bytes()[:size])
+    with pytest.raises(DataError, match=r"mine is not whole .*copy it again, or make it again"):
+        read_pack(pack)
+    assert prepare(str(folder)).card.version == version
+    assert len(read_pack(pack).domains) == len(read_card(pack).domains)
+    assert (pack / "pixels.u8").read_bytes() == pixels
 
 
 def test_a_model_trains_on_own_images(folder, root, tmp_path):
