@@ -76,12 +76,19 @@ def prepare(
         try:
             entry = DATASETS[name]
         except UnknownNameError:
+            if given is not None and Path(name).exists():
+                raise DataError(
+                    f"{name} is data of your own, and --from says where a known dataset's are; name one of them."
+                ) from None
             if not Path(name).exists():
                 if Path(name).name != name:
                     raise DataError(f"There is no folder or manifest {name}.") from None
                 raise unknown_dataset(name) from None
             made = _prepare_own(Path(name), rename, short_side, size_class, skip_corrupt, on_progress)
         else:
+            for option, value in (("--name", rename), ("--size-class", size_class)):
+                if value is not None:
+                    raise DataError(f"{option} is for data of your own; leave it out, {name} is a known dataset.")
             made = _prepare_known(entry, given, short_side, skip_corrupt, on_progress)
     forget()
     return made
@@ -221,6 +228,8 @@ def _prepare_known(
     with _as_published(card):
         found = entry.read(raw)
         if not isinstance(found, Listing):
+            if short_side is not None:
+                raise DataError(f"{card.name} is made at one size, and --size does nothing for it; leave it out.")
             if isinstance(found, MultiDomainDataset):
                 card, found = found.card, found.domains
             write_arrays(found, card, pack_folder(card.name), partial(on_progress, "making domains"))

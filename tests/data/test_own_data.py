@@ -661,3 +661,17 @@ def test_the_archive_that_is_given_is_the_one_that_is_read(tmp_path, root):
     (tmp_path / "plain.txt").write_text("no archive")
     with pytest.raises(DataError, match=r"plain\.txt is no archive that can be unpacked; give the folder"):
         raw_files(about, tmp_path / "plain.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("folder", {"source": "elsewhere"}, "data of your own, and --from says where a known dataset's are"),
+        ("PACS", {"rename": "mine"}, "--name is for data of your own; leave it out, PACS is a known dataset"),
+        ("PACS", {"size_class": "small"}, "--size-class is for data of your own"),
+    ],
+)
+def test_options_of_prepare_that_would_do_nothing_are_refused(folder, root, name, options, message):
+    with pytest.raises(DataError, match=message):
+        prepare(str(folder) if name == "folder" else name, **options)
+    assert not root.exists() or not list(root.rglob("pack.json"))
