@@ -306,9 +306,7 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
     if named:  # an example without a group is one of its own
         groups = [named[one.group] if one.group else len(named) + i for i, one in enumerate(listing.examples)]
         np.save(folder / "groups.npy", np.array(groups, np.int64))
-    top = os.path.commonpath([one.path.parent for one in listing.examples])
-    names = [one.path.relative_to(top).as_posix() for one in listing.examples]
-    (folder / FILES).write_text(json.dumps(names), encoding="utf-8")
+    (folder / FILES).write_text(json.dumps(_names(listing)), encoding="utf-8")
     domains = np.array([listing.domains.index(one.domain) for one in listing.examples])
     counts, sizes = {}, {}
     for number, name in enumerate(listing.domains):
@@ -322,6 +320,20 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
         described = described.model_copy(update={"input_shape": shape})
     write_description(folder, "images", described, sizes=sizes)
     (folder / JOURNAL).unlink(missing_ok=True)
+
+
+def _names(listing: Listing) -> list[str]:
+    """What the files are called, from the folder on that all lie in."""
+    top = os.path.commonpath([one.path.parent for one in listing.examples])
+    return [one.path.relative_to(top).as_posix() for one in listing.examples]
+
+
+def has_names_of(folder: Path, listing: Listing) -> bool:
+    """Whether a pack knows its files by the names that they have now; those that were left out are not compared."""
+    bad = {one.path for one in read_refused(folder)}
+    kept = [one for one in listing.examples if one.path not in bad]
+    packed = [name for names in file_names(folder).values() for name in names]
+    return packed == _names(Listing(listing.domains, listing.classes, tuple(kept)))
 
 
 def read_refused(folder: Path) -> list[Refused]:

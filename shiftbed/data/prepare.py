@@ -18,7 +18,7 @@ from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.images import Refused, brightest_of_16_bits, image_size
 from shiftbed.data.load import forget, unknown_dataset
-from shiftbed.data.pack import NotWholeError, read_card, read_pack, read_refused, write_pack
+from shiftbed.data.pack import NotWholeError, has_names_of, read_card, read_pack, read_refused, write_pack
 from shiftbed.data.roots import UNFINISHED, data_root, pack_folder, prepared_names
 from shiftbed.data.writing import alone, full_disk_as_sentence
 from shiftbed.errors import DataError, UnknownNameError
@@ -137,6 +137,7 @@ def _prepare_own(
     before = _prepared_before(card)
     left_out = read_refused(pack_folder(name))
     same = before is not None and (before.version, before.size_class) == (card.version, card.size_class)
+    same = same and has_names_of(pack_folder(name), listing)  # which tables of predictions show
     if not same or (left_out and not skip_corrupt):
         left_out = write_pack(
             listing,

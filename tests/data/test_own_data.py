@@ -605,6 +605,14 @@ def test_another_size_is_another_version_and_packed_anew(folder, root):
         prepare(str(folder), size_class="medium")
 
 
+def test_files_that_have_other_names_now_are_called_by_them(folder, root):
+    version = prepare(str(folder)).card.version
+    before = folder / "größe" / "cat" / "image 5.png"
+    before.rename(before.with_name("image 5 of May.png"))
+    assert prepare(str(folder)).card.version == version, "their order and content are the same"
+    assert "größe/cat/image 5 of May.png" in example_names("mine", "größe")
+
+
 def test_images_without_a_group_are_groups_of_their_own(folder, root):
     files = [(domain, label, f"{domain}/{label}/image {i}.png") for domain in ("größe", "site one")
              for label in ("cat", "dog & cow") for i in (1, 3, 5)]  # fmt: skip
