@@ -26,6 +26,7 @@ from shiftbed.training.store import LocalStore, read_json, write_json
 WEIGHTS = "weights.safetensors"
 SCORES = "scores.json"
 FEWEST_GROUPS = 4
+FEWEST_IMAGES = 2  # that an accuracy is predicted from
 MOST_REMOVED = 12  # ways to remove a class, and as many to remove two
 Progress = Callable[[str, int, int], None]
 Change = Callable[[Outputs], Outputs]
@@ -73,7 +74,7 @@ def judge_methods(
     made = write_study(found, Path(out), pool.scores(methods=DIRECT, calibrated=True))
     judged = found.varying()
     if changes:
-        reduced = reductions(int(found.images.min()), pool.classes)
+        reduced = reductions(int(found.images.min()), pool.classes, pool.labels)
         places = [pool.names.index(name) for name in judged.classifiers]
         after = {what: pool.scores(change, places).varying() for what, change in reduced.items()}
         made["changes"] = write_changes(judged, after, Path(out))
@@ -154,6 +155,11 @@ class Pool:
         self._predicted = _predictions(self._extract, [self._source, *self._domains], on_progress)
         self._on_progress = on_progress
 
+    @property
+    def labels(self) -> list[np.ndarray]:
+        """Of every domain the classes of its images."""
+        return [domain.labels for domain in self._domains if domain.labels is not None]
+
     def _labelled(self, datasets: Sequence[str], seen: Seen) -> list[DomainImages]:
         """The domains of several datasets, whose names may be the same, say which they are from."""
         found = [(name, domain) for name in datasets for domain in unseen(name, self.classes, seen)]
@@ -211,19 +217,21 @@ def _held_out_by_all(folders: Sequence[Path]) -> DomainImages:
     return held_out(folders[0])
 
 
-def reductions(images: int, classes: Sequence[str]) -> dict[str, Change]:
+def reductions(images: int, classes: Sequence[str], labels: Sequence[np.ndarray] = ()) -> dict[str, Change]:
     """By name, how domains are reduced: to fewer images, and by one class or two neighbouring ones.
 
     Args:
         images: How many the smallest domain has.
         classes: Their names; at least two of them stay.
+        labels: Of every domain, its images' classes; at least two of its images stay.
     """
     made: dict[str, Change] = {
         f"{size} images": partial(studies.of_size, count=size) for size in studies.SIZES if size < images
     }
     numbers = range(len(classes))
     for gone in (*islice(combinations(numbers, 1), MOST_REMOVED), *islice(pairwise(numbers), MOST_REMOVED)):
-        if len(classes) - len(gone) >= 2:
+        stay = [int((~np.isin(some, gone)).sum()) for some in labels]
+        if len(classes) - len(gone) >= 2 and min(stay, default=FEWEST_IMAGES) >= FEWEST_IMAGES:
             made[f"without {' and '.join(classes[one] for one in gone)}"] = partial(studies.of_classes, removed=gone)
     return made
 

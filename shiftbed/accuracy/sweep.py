@@ -78,11 +78,11 @@ def predict_sweep(
         mine = [job for job in together if any((job.id, one) not in done for one in job.description["test_domains"])]
         if not mine:
             continue
-        source = held_out(_folder(folder, mine[0]), images)
-        labelled, why = _to_fit(of_one_size(source, load(_folder(folder, mine[0]), device)), severities)
+        source = held_out(_weights(folder, mine[0]).parent, images)
+        labelled, why = _to_fit(of_one_size(source, load(_weights(folder, mine[0]), device)), severities)
         for job in mine:
             on_progress("predicting accuracies", len({row["job"] for row in rows}), len(jobs))
-            extract = Extractor(load(_folder(folder, job), device))
+            extract = Extractor(load(_weights(folder, job), device))
             outputs = extract(source)
             if chosen.missing(outputs):
                 raise cannot(chosen, outputs)
@@ -107,8 +107,11 @@ def _row(
     return {**who, "method": made.method, "asked": method.name, **numbers, "true": outputs.accuracy}
 
 
-def _folder(folder: Path, job: JobRecords) -> Path:
-    return folder / Path(JobFiles(job.id).weights).parent
+def _weights(folder: Path, job: JobRecords) -> Path:
+    """The weights that a job kept; of those of every evaluation the last."""
+    files = JobFiles(job.id)
+    kept = folder / files.weights
+    return kept if kept.exists() else folder / files.all_weights.format(step=job.rows[-1]["step"])
 
 
 def models(folder: Path) -> list[JobRecords]:
@@ -123,13 +126,13 @@ def models(folder: Path) -> list[JobRecords]:
     finished = list(finished_jobs(LocalStore(folder)))
     beside = cross_validating(finished)
     ended = [job for job in finished if job.status == "done" and job.rows and job.id not in beside]
-    jobs = [job for job in ended if (folder / JobFiles(job.id).weights).exists()]
+    jobs = [job for job in ended if _weights(folder, job).exists()]
     if not finished and (any(folder.glob("weights*.safetensors")) or any(folder.glob("jobs/*/weights*.safetensors"))):
         raise StoreError(f"{folder} is a model and no sweep; name its images with --on FOLDER or --on DATASET/DOMAIN.")
     if not jobs:
         raise StoreError(
-            f"No finished job in {folder} kept its weights; `shiftbed sweep ... --keep final` keeps them, and "
-            f"`shiftbed best {quote(str(folder))}` makes those of the best job again."
+            f"No finished job in {folder} kept its weights; `shiftbed sweep ... --keep final` keeps those of jobs that "
+            f"it trains, and `shiftbed best {quote(str(folder))}` makes those of the best job again."
         )
     jobs = [job for job in jobs if job.description["test_domains"]]
     if not jobs:

@@ -22,6 +22,7 @@ from shiftbed.training.recipes import recipe_of
 
 SOURCE = "draws"
 CLAIMS_SOURCE = "published table"
+ROW, CLAIM = ("algorithm", "test", "tested_together", "accuracy"), ("trial", "job", "step", "accuracy")
 PRECISION = 0.05  # points: tables print one decimal
 
 
@@ -150,6 +151,9 @@ def _claims(file: Path) -> list[dict[str, Any]]:
         if not rows:
             raise ValueError("no row has a selection")
         for row in rows:
+            for keys, part in ((ROW, row), *((CLAIM, claim) for claim in row["chosen"])):
+                if lacking := [key for key in keys if key not in part]:
+                    raise ValueError(f"a row has no '{lacking[0]}'")
             row["accuracy"] = None if row["accuracy"] is None else float(row["accuracy"])
             row["most_draws"] = int(row.get("most_draws", 0))  # of tables of before, nothing is said
             row["chosen"] = [{**claim, "accuracy": float(claim["accuracy"])} for claim in row["chosen"]]

@@ -234,10 +234,25 @@ def _report(progress: "Progress", request: "Request", words: "SweepWords", as_js
         console.print(f"{plural(outcomes['done'], 'job')} done{diverged}.", highlight=False)
         jobs = {job.id: job for job in progress.jobs}
         show_failures(progress.failed, lambda job_id: command_alone(jobs[job_id], words, request.draws))
+        if words.keep != "none" and progress.found:
+            _say_not_kept(progress, words)
         if progress.ended:
             _next(words.out, words.code)
     if progress.failed:
         raise ShiftbedError(f"{plural(len(progress.failed), 'job')} failed; the same command tries again.")
+
+
+def _say_not_kept(progress: "Progress", words: "SweepWords") -> None:
+    """Says of how many jobs that were done before nothing was kept: what is to be kept is kept while a job trains."""
+    kept = "logits-*" if words.keep == "logits" else "weights*"
+    ended = [job_id for job_id, how in progress.ended.items() if how == "done"]
+    without = sum(not any((words.out / "jobs" / job_id).glob(kept)) for job_id in ended)
+    if without:
+        say(
+            f"{plural(without, 'job')} had finished before without --keep {words.keep}, and nothing is kept of what "
+            "they learned; sweep into another folder to keep it"
+            + ("." if words.keep == "logits" else f", or `shiftbed best {word(words.out)}` makes the best model again.")
+        )
 
 
 def _next(folder: Path, code: Sequence[Path] = ()) -> None:

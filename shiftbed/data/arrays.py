@@ -106,14 +106,23 @@ def _save(domain: Domain, folder: Path, number: int) -> None:
         np.save(groups, domain.groups)
 
 
-def read_arrays(folder: Path, names: list[str]) -> list[Domain]:
-    """The domains of a pack of arrays; nothing is read until it is asked for."""
+def read_arrays(folder: Path, counts: Mapping[str, int]) -> list[Domain]:
+    """The domains of a pack of arrays, so many examples of each; nothing is read until it is asked for.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        EOFError: A file is empty.
+        ValueError: A file is cut off, or of another number of examples.
+    """
 
     def array(what: str, number: int) -> Any:
-        path = folder / f"{what}-{number}.npy"
-        return np.load(path, mmap_mode="r") if path.exists() else None
+        return np.load(folder / f"{what}-{number}.npy", mmap_mode="r")
 
-    return [
-        Domain(name, array("inputs", number), array("labels", number), array("groups", number))
-        for number, name in enumerate(names)
-    ]
+    domains = []
+    for number, (name, count) in enumerate(counts.items()):
+        groups = array("groups", number) if (folder / f"groups-{number}.npy").exists() else None
+        domain = Domain(name, array("inputs", number), array("labels", number), groups)
+        if not len(domain.inputs) == len(domain) == count:
+            raise ValueError(f"domain {name} has {len(domain)} examples and not {count}")
+        domains.append(domain)
+    return domains

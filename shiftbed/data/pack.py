@@ -51,6 +51,10 @@ INDEX = np.dtype(
 )
 
 
+class NotWholeError(DataError):
+    """A pack of which a part is missing, as an interrupted copy leaves it; `prepare` makes it anew."""
+
+
 class RaggedImages(Sequence[np.ndarray]):
     """Packed images of different sizes: each is a view into the memory map.
 
@@ -302,9 +306,7 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
     if named:  # an example without a group is one of its own
         groups = [named[one.group] if one.group else len(named) + i for i, one in enumerate(listing.examples)]
         np.save(folder / "groups.npy", np.array(groups, np.int64))
-    top = os.path.commonpath([one.path.parent for one in listing.examples])
-    names = [one.path.relative_to(top).as_posix() for one in listing.examples]
-    (folder / FILES).write_text(json.dumps(names), encoding="utf-8")
+    (folder / FILES).write_text(json.dumps(_names(listing)), encoding="utf-8")
     domains = np.array([listing.domains.index(one.domain) for one in listing.examples])
     counts, sizes = {}, {}
     for number, name in enumerate(listing.domains):
@@ -318,6 +320,20 @@ def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> 
         described = described.model_copy(update={"input_shape": shape})
     write_description(folder, "images", described, sizes=sizes)
     (folder / JOURNAL).unlink(missing_ok=True)
+
+
+def _names(listing: Listing) -> list[str]:
+    """What the files are called, from the folder on that all lie in."""
+    top = os.path.commonpath([one.path.parent for one in listing.examples])
+    return [one.path.relative_to(top).as_posix() for one in listing.examples]
+
+
+def has_names_of(folder: Path, listing: Listing) -> bool:
+    """Whether a pack knows its files by the names that they have now; those that were left out are not compared."""
+    bad = {one.path for one in read_refused(folder)}
+    kept = [one for one in listing.examples if one.path not in bad]
+    packed = [name for names in file_names(folder).values() for name in names]
+    return packed == _names(Listing(listing.domains, listing.classes, tuple(kept)))
 
 
 def read_refused(folder: Path) -> list[Refused]:
@@ -347,9 +363,17 @@ def _read_description(folder: Path) -> dict[str, Any]:
         content = json.loads((folder / "pack.json").read_bytes())
     except FileNotFoundError:
         raise DataError(f"{folder} is not a pack; `shiftbed prepare` makes one.") from None
+    except ValueError as error:
+        raise _not_whole(folder, "pack.json") from error
     if content["format"] > FORMAT:
         raise DataError(f"The pack {folder} was written by a newer shiftbed; update shiftbed or prepare it again.")
     return content
+
+
+def _not_whole(folder: Path, what: str) -> NotWholeError:
+    return NotWholeError(
+        f"The pack {folder} is not whole ({what.rstrip('.')}); copy it again, or make it again with `shiftbed prepare`."
+    )
 
 
 def read_pack(folder: Path) -> MultiDomainDataset:
@@ -357,14 +381,24 @@ def read_pack(folder: Path) -> MultiDomainDataset:
 
     Raises:
         DataError: The folder is no pack, or one of a newer shiftbed.
+        NotWholeError: A part of it is missing.
     """
     content = _read_description(folder)
     card = Card(**content["card"])
     if content["kind"] == "arrays":
-        return MultiDomainDataset(card, tuple(read_arrays(folder, list(card.domains))))
-    index, labels, groups = (_map(folder / f"{name}.npy") for name in ("index", "labels", "groups"))
-    assert index is not None and labels is not None
-    pixels = np.memmap(folder / "pixels.u8", np.uint8, "r")
+        try:
+            return MultiDomainDataset(card, tuple(read_arrays(folder, card.domains)))
+        except (FileNotFoundError, EOFError, ValueError) as error:
+            raise _not_whole(folder, str(error)) from error
+    try:
+        index, labels, groups = (_map(folder / f"{name}.npy") for name in ("index", "labels", "groups"))
+        pixels = np.memmap(folder / "pixels.u8", np.uint8, "r")
+    except (FileNotFoundError, EOFError, ValueError) as error:
+        raise _not_whole(folder, str(error)) from error
+    if index is None or labels is None:
+        raise _not_whole(folder, "index.npy or labels.npy")
+    if len(pixels) != index["offset"][-1] + _lengths(index[-1:])[0]:
+        raise _not_whole(folder, "pixels.u8")
     domains, start = [], 0
     for name, count in card.domains.items():
         here = slice(start, start + count)

@@ -18,7 +18,7 @@ from shiftbed.data.download import download, is_archive, unpack
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.images import Refused, brightest_of_16_bits, image_size
 from shiftbed.data.load import forget, unknown_dataset
-from shiftbed.data.pack import read_card, read_refused, write_pack
+from shiftbed.data.pack import NotWholeError, has_names_of, read_card, read_pack, read_refused, write_pack
 from shiftbed.data.roots import UNFINISHED, data_root, pack_folder, prepared_names
 from shiftbed.data.writing import alone, full_disk_as_sentence
 from shiftbed.errors import DataError, UnknownNameError
@@ -76,12 +76,19 @@ def prepare(
         try:
             entry = DATASETS[name]
         except UnknownNameError:
+            if given is not None and Path(name).exists():
+                raise DataError(
+                    f"{name} is data of your own, and --from says where a known dataset's are; name one of them."
+                ) from None
             if not Path(name).exists():
                 if Path(name).name != name:
                     raise DataError(f"There is no folder or manifest {name}.") from None
                 raise unknown_dataset(name) from None
             made = _prepare_own(Path(name), rename, short_side, size_class, skip_corrupt, on_progress)
         else:
+            for option, value in (("--name", rename), ("--size-class", size_class)):
+                if value is not None:
+                    raise DataError(f"{option} is for data of your own; leave it out, {name} is a known dataset.")
             made = _prepare_known(entry, given, short_side, skip_corrupt, on_progress)
     forget()
     return made
@@ -130,6 +137,7 @@ def _prepare_own(
     before = _prepared_before(card)
     left_out = read_refused(pack_folder(name))
     same = before is not None and (before.version, before.size_class) == (card.version, card.size_class)
+    same = same and has_names_of(pack_folder(name), listing)  # which tables of predictions show
     if not same or (left_out and not skip_corrupt):
         left_out = write_pack(
             listing,
@@ -145,7 +153,10 @@ def _prepare_own(
 
 def _prepared_before(card: Card) -> Card | None:
     """The card of the pack of this name, if there is one; that another version replaces it is said."""
-    before = read_card(pack_folder(card.name)) if card.name in prepared_names() else None
+    try:
+        before = read_pack(pack_folder(card.name)).card if card.name in prepared_names() else None
+    except NotWholeError:  # it is made anew, and what is missing is not missed
+        return None
     if before is not None and before.version != card.version:
         images = f"{sum(before.domains.values()):,} images in {', '.join(before.domains)}"
         what = f"({images}); --name gives it another name" if card.ran_on == "own" else f"as version {before.version}"
@@ -218,6 +229,8 @@ def _prepare_known(
     with _as_published(card):
         found = entry.read(raw)
         if not isinstance(found, Listing):
+            if short_side is not None:
+                raise DataError(f"{card.name} is made at one size, and --size does nothing for it; leave it out.")
             if isinstance(found, MultiDomainDataset):
                 card, found = found.card, found.domains
             write_arrays(found, card, pack_folder(card.name), partial(on_progress, "making domains"))

@@ -8,7 +8,7 @@ import json
 import re
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from shiftbed.sweeps.compaction import (
     part_jobs,
     part_names,
     quoted_list,
+    read,
     record_files,
     write_fewer,
     write_parts,
@@ -118,8 +119,8 @@ def merge(sources: str | Path | Sequence[str | Path], folder: str | Path) -> Mer
     The sources stay as they are. Of a job that several have, one is taken, the same in whatever order they are merged.
 
     Raises:
-        StoreError: A source is not there or no sweep; one is sealed and another, or the store, is not; or one has a
-            sweep of another search design that would stand in the same table.
+        StoreError: A source is not there, is damaged or no sweep; one is sealed and another, or the store, is not; or
+            one has a sweep of another search design that would stand in the same table.
     """
     store = LocalStore(Path(folder))
     compact(store)  # so that the order is that of the parts
@@ -138,6 +139,11 @@ def merge(sources: str | Path | Sequence[str | Path], folder: str | Path) -> Mer
 
 def _add(source: LocalStore, store: LocalStore) -> bool:
     """Adds what a folder has of a sweep, and says whether it has anything."""
+    for part in _damaged(source):  # before anything is added: in the store it would hide what is whole
+        raise StoreError(
+            f"{source.root / part} is damaged: its files are not what their name says; copy them again, or remove them "
+            "and compact again if its jobs have files of their own."
+        )
     if is_sealed(source) != is_sealed(store):
         if is_sealed(store) or part_names(store):
             raise StoreError(
@@ -191,7 +197,7 @@ def _differing(store: LocalStore) -> list[str]:
         ) UNION (SELECT id FROM read_parquet({jobs}) GROUP BY id HAVING count(DISTINCT (status, step)) > 1)
         ORDER BY id"""
     with duckdb.connect() as db:
-        return [job_id for (job_id,) in db.execute(query).fetchall()]
+        return [job_id for (job_id,) in read(db, query, f"A part in {store.root / 'parts'}")]
 
 
 def _unpack(path: Path, folder: Path) -> None:
@@ -211,12 +217,18 @@ def _unpack(path: Path, folder: Path) -> None:
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
         raise StoreError(f"{path} is not a whole bundle ({error}); fetch it again.") from error
     store = LocalStore(folder)
-    for part in part_names(store):
-        if part != f"parts/{part_digest({kind: store.get(part + kind) or b'' for kind in PART})}":
-            raise StoreError(f"{path} is damaged: {part} is not what its name says; fetch it again.")
+    for part in _damaged(store):
+        raise StoreError(f"{path} is damaged: {part} is not what its name says; fetch it again.")
     for key in _lines(store):
         if key != f"{key.split('/')[0]}/{digest(_rows(store.get(key) or b''))[:20]}.jsonl":
             raise StoreError(f"{path} is damaged: {key} is not what its name says; fetch it again.")
+
+
+def _damaged(store: LocalStore) -> Iterator[str]:
+    """The parts of a store whose files are not what their name says: cut off, or one of them missing."""
+    for part in part_names(store):
+        if part != f"parts/{part_digest({kind: store.get(part + kind) or b'' for kind in PART})}":
+            yield part
 
 
 def _rows(plan: bytes) -> list[object]:

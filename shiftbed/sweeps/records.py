@@ -202,7 +202,8 @@ class Records:
             self._db.execute(f"CREATE VIEW jobs AS {described} FROM {every(jobs)} {once}")
             self._db.execute(f"CREATE VIEW records AS SELECT * EXCLUDE file FROM {every(records)} {once}")
         except duckdb.Error as error:
-            raise StoreError(f"A part cannot be read ({error}); restore it, or remove it and compact again.") from error
+            why = str(error).splitlines()[0]  # duckdb goes on with the query
+            raise StoreError(f"A part cannot be read ({why}); restore it, or remove it and compact again.") from error
 
     def tasks(self, metrics: Iterable[str]) -> list[TaskRecords]:
         """All jobs as columns, task by task: the same as `tasks_of(finished_jobs(store), metrics)`, and faster."""

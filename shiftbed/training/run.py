@@ -216,7 +216,9 @@ def decode_checkpoint(data: bytes, job: Job) -> dict[str, Any] | None:
 
 
 def _finish(trainer: Trainer, rows: list[Row], store: Store, files: JobFiles, outcome: Outcome, keep: Keep) -> None:
-    if keep == "final" and outcome == "done":  # of a job that diverged they say nothing
+    # The best so far of an attempt that kept them, and was stopped, would stay as if they were what the job ended with.
+    begun = keep != "best" and store.get(files.weights) is not None
+    if (keep == "final" or begun) and outcome == "done":  # of a job that diverged they say nothing
         store.put_atomic(files.weights, encode_weights(trainer))
     # The rows are in `done` itself: a late writer can still replace the record file, but never this.
     result = Result.of(outcome, trainer.diverged_at() or trainer.step, rows, _tests(trainer.job))

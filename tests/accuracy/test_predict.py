@@ -207,6 +207,16 @@ def test_models_for_domain_cross_validation_alone_are_not_asked(tmp_path):
     assert [job.description["test_domains"] for job in models(tmp_path)] == [["+80%"], ["+90%"], ["-90%"]]
 
 
+def test_of_models_that_kept_every_evaluation_the_last_is_asked(tmp_path, few_corruptions):
+    how = recipe("quick", "RotatedDigits", steps=20, evaluate_every=10)
+    job = make_job("RotatedDigits", "ERM", LeaveOut(("75",)), how)
+    for keep in ("all", "final"):
+        run_job(job, LocalStore(tmp_path / keep), keep=keep)
+    assert len(list((tmp_path / "all").rglob("weights-*"))) > 1
+    every, final = (shiftbed.predict_sweep(tmp_path / keep) for keep in ("all", "final"))
+    assert every == final
+
+
 def test_a_sweep_that_kept_no_weights_says_how_to_keep_them(tmp_path):
     with pytest.raises(ShiftbedError, match="--keep final"):
         shiftbed.predict_sweep(tmp_path)

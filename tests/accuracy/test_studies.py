@@ -276,3 +276,9 @@ def test_sets_are_reduced_by_size_and_by_class_and_two_classes_stay():
     assert list(made["without a"](domain).labels) == [1, 2]
     assert len(reductions(600, tuple("abcdefghijklmnop"))) == 3 + 2 * MOST_REMOVED
     assert "without a and b" in reductions(50, ("a", "b", "c", "d"))
+
+
+def test_no_class_is_removed_without_which_a_domain_is_empty():
+    labels = [np.array([0, 1, 2, 3] * 5), np.array([0, 0, 0, 1]), np.array([2, 3] * 5)]
+    made = reductions(4, ("a", "b", "c", "d"), labels)
+    assert list(made) == ["without b", "without c", "without d", "without b and c"]

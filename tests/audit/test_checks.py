@@ -345,6 +345,26 @@ def test_wrong_inputs_get_a_sentence(tmp_path):
         audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")
     with pytest.raises(StoreError, match=r"missing\.json cannot be read \(No such file or directory\); `shift"):
         audit_sweep(tmp_path / "sweep", table=tmp_path / "missing.json")
+    row = {
+        "selection": "oracle",
+        "algorithm": "ERM",
+        "test": "-90%",
+        "tested_together": 1,
+        "accuracy": 50,
+        "chosen": [],
+    }
+    for wrong, says in (
+        ({"accuracy": "high"}, "could not convert"),
+        ({"selection": "nobody's"}, "no row has a selection"),
+        ({"chosen": [{"trial": 0, "accuracy": 50}]}, "a row has no 'job'"),
+    ):
+        (tmp_path / "table.json").write_text(json.dumps([row | wrong]))
+        with pytest.raises(StoreError, match=f"is no table of a sweep .{says}"):
+            audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")
+    for key in ("algorithm", "test", "tested_together"):
+        (tmp_path / "table.json").write_text(json.dumps([{name: row[name] for name in row if name != key}]))
+        with pytest.raises(StoreError, match=f"is no table of a sweep .a row has no '{key}'"):
+            audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")
     (tmp_path / "table.json").write_text('[{"selection": "oracle", "accuracy": "high", "chosen": []}]')
     with pytest.raises(StoreError, match="is no table of a sweep"):
         audit_sweep(tmp_path / "sweep", table=tmp_path / "table.json")

@@ -11,6 +11,7 @@ import pytest
 
 from shiftbed.data.arrays import Pending, read_arrays, write_arrays
 from shiftbed.data.dataset import Card, Domain
+from shiftbed.data.pack import read_pack
 from shiftbed.errors import DataError
 
 NAMES = [f"domain {number}" for number in range(5)]
@@ -55,7 +56,7 @@ def test_interrupted_it_makes_only_what_is_missing(tmp_path):
     write_arrays(pending(log), made_card(), tmp_path / "Made")
     assert log == [0, 1, 2, 3, 4]
     assert content(tmp_path / "Made") == content(tmp_path / "whole")
-    assert [len(domain) for domain in read_arrays(tmp_path / "Made", NAMES)] == [4] * 5
+    assert [len(domain) for domain in read_arrays(tmp_path / "Made", dict.fromkeys(NAMES, 4))] == [4] * 5
 
 
 def test_what_was_made_from_other_files_is_made_again(tmp_path):
@@ -107,3 +108,14 @@ def test_killed_in_the_middle_of_a_file_it_ends_as_if_it_had_not_been(tmp_path):
         assert killed.returncode == -signal.SIGKILL
     write_arrays(pending([]), made_card(), tmp_path / "Made")
     assert content(tmp_path / "Made") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["inputs-1.npy", "labels-3.npy"])
+def test_a_pack_of_arrays_that_is_not_whole_says_so(tmp_path, name):
+    write_arrays(pending([]), made_card(), tmp_path / "Made")
+    file = tmp_path / "Made" / name
+    whole = file.read_bytes()
+    for left in (whole[:-1], b"", None):
+        file.unlink() if left is None else file.write_bytes(left)
+        with pytest.raises(DataError, match="Made is not whole"):
+            read_pack(tmp_path / "Made")

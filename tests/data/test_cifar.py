@@ -110,6 +110,8 @@ def write_set(folder, images, labels):
 
 def test_the_flickr_sets_become_a_pack(tmp_path, root):
     sets = write_flickr_sets(tmp_path / "valid_data")
+    with pytest.raises(DataError, match="CIFAR-10-F is made at one size, and --size does nothing for it"):
+        prepare("CIFAR-10-F", tmp_path / "valid_data", short_side=16)
     made = prepare("CIFAR-10-F", tmp_path / "valid_data")
     assert made.card.domains == {name: len(labels) for name, (_, labels) in sets.items()}
     for domain in load("CIFAR-10-F").domains:

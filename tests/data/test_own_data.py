@@ -18,7 +18,7 @@ from shiftbed.data import pack as packing
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.load import forget
 from shiftbed.data.look import contact_sheet
-from shiftbed.data.pack import RaggedImages, read_pack, write_pack
+from shiftbed.data.pack import RaggedImages, read_card, read_pack, write_pack
 from shiftbed.data.prepare import prepare, raw_files
 from shiftbed.errors import DataError, UnknownNameError
 from tests.data.conftest import picture
@@ -548,6 +548,24 @@ def test_a_pack_of_a_newer_shiftbed_is_refused(folder, root):
         read_pack(path.parent)
 
 
+@pytest.mark.parametrize(
+    ("name", "size"), [("pixels.u8", 100), ("pixels.u8", 0), ("index.npy", 200), ("labels.npy", None), ("pack.json", 9)]
+)
+def test_a_pack_that_is_not_whole_says_so_and_is_made_anew(folder, root, name, size):
+    version = prepare(str(folder)).card.version
+    pack = root / "packs" / "mine"
+    pixels = (pack / "pixels.u8").read_bytes()
+    if size is None:
+        (pack / name).unlink()
+    else:
+        (pack / name).write_bytes((pack / name).read_bytes()[:size])
+    with pytest.raises(DataError, match=r"mine is not whole .*copy it again, or make it again"):
+        read_pack(pack)
+    assert prepare(str(folder)).card.version == version
+    assert len(read_pack(pack).domains) == len(read_card(pack).domains)
+    assert (pack / "pixels.u8").read_bytes() == pixels
+
+
 def test_a_model_trains_on_own_images(folder, root, tmp_path):
     import shiftbed
 
@@ -585,6 +603,14 @@ def test_another_size_is_another_version_and_packed_anew(folder, root):
     assert prepare(str(folder), size_class="large").card.size_class == "large"
     with pytest.raises(DataError, match="There is no size class 'medium'; choose small or large"):
         prepare(str(folder), size_class="medium")
+
+
+def test_files_that_have_other_names_now_are_called_by_them(folder, root):
+    version = prepare(str(folder)).card.version
+    before = folder / "größe" / "cat" / "image 5.png"
+    before.rename(before.with_name("image 5 of May.png"))
+    assert prepare(str(folder)).card.version == version, "their order and content are the same"
+    assert "größe/cat/image 5 of May.png" in example_names("mine", "größe")
 
 
 def test_images_without_a_group_are_groups_of_their_own(folder, root):
@@ -643,3 +669,17 @@ def test_the_archive_that_is_given_is_the_one_that_is_read(tmp_path, root):
     (tmp_path / "plain.txt").write_text("no archive")
     with pytest.raises(DataError, match=r"plain\.txt is no archive that can be unpacked; give the folder"):
         raw_files(about, tmp_path / "plain.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("folder", {"source": "elsewhere"}, "data of your own, and --from says where a known dataset's are"),
+        ("PACS", {"rename": "mine"}, "--name is for data of your own; leave it out, PACS is a known dataset"),
+        ("PACS", {"size_class": "small"}, "--size-class is for data of your own"),
+    ],
+)
+def test_options_of_prepare_that_would_do_nothing_are_refused(folder, root, name, options, message):
+    with pytest.raises(DataError, match=message):
+        prepare(str(folder) if name == "folder" else name, **options)
+    assert not root.exists() or not list(root.rglob("pack.json"))

@@ -37,6 +37,24 @@ def test_a_bundle_brings_everything_to_another_place(sweep, tmp_path):
     assert unbundle(tmp_path / "sweep.zip", tmp_path / "copy") == Merged(8, 0, []), "nothing is new"
 
 
+@pytest.mark.parametrize(
+    ("kind", "left"), [("records", 100), ("records", None), ("test", 100), ("test", None), ("jobs", 100)]
+)
+def test_a_part_that_is_not_whole_is_not_spread(sweep, tmp_path, kind, left):
+    good = LocalStore(tmp_path / "good")
+    finish_job(good, 9)
+    before = everything(good)
+    (file,) = (sweep.root / "parts").glob(f"*.{kind}.parquet")
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:left])
+    for take in (lambda: merge([sweep.root], good.root), lambda: bundle(sweep.root, tmp_path / "sweep.zip")):
+        with pytest.raises(StoreError, match=r"is damaged: its files are not what their name says; copy them again"):
+            take()
+    assert everything(good) == before and not (tmp_path / "sweep.zip").exists()
+
+
 def test_equal_stores_have_equal_bundles(sweep, tmp_path):
     bundle(sweep.root, tmp_path / "one.zip")
     bundle(sweep.root, tmp_path / "other.zip")
@@ -76,9 +94,10 @@ def test_a_bundle_of_few_metrics_that_comes_back_hides_nothing(sweep, tmp_path, 
     whole = everything(sweep)
     bundle(sweep.root, tmp_path / "few.zip", metrics=["accuracy"])
     merge([tmp_path / "few.zip"], tmp_path / "few")
-    for path in (tmp_path / "few" / "parts").iterdir():  # as if its hash stood before all others, or after them
-        path.rename(path.with_name(("0" if first else "f") * 8 + path.name[8:]))
     assert merge([tmp_path / "few"], sweep.root) == Merged(8, 0, [])
+    for name in [path.name for path in (tmp_path / "few" / "parts").iterdir()]:
+        path = sweep.root / "parts" / name  # as if its hash stood before all others, or after them
+        path.rename(path.with_name(("0" if first else "f") * 8 + name[8:]))
     assert everything(sweep) == whole
     with Records(sweep) as records:
         query = "SELECT count(*), count(loss), count(DISTINCT (id, checkpoint, split)) FROM records"

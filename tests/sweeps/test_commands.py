@@ -55,6 +55,17 @@ def test_what_a_sweep_keeps_is_what_the_views_of_ensembles_read(shiftbed, tmp_pa
     assert "wrong 'keep': it should be 'none', 'final', 'best', 'all' or 'logits'" in swept("x", "--keep", "some").err
 
 
+def test_weights_of_jobs_that_finished_without_them_are_not_promised(shiftbed, tmp_path):  # noqa: F811
+    options = ("--test=-90%", "--steps", "2", "--out", "sweep")
+    command = ("sweep", "ColoredDigits", "--algorithms", "ERM", *options)
+    assert "without --keep" not in shiftbed(*command).out
+    said = " ".join(shiftbed(*command, "--keep", "final", "--draws", "2").out.split())
+    assert "1 job had finished before without --keep final, and nothing is kept of what they learned" in said
+    assert "`shiftbed best sweep` makes the best model again" in said
+    assert "without --keep" not in shiftbed(*command, "--keep", "none", "--draws", "2").out
+    assert shiftbed("predict", "sweep").code == 0, "of the second draw they were kept"
+
+
 def test_every_worker_of_a_deterministic_sweep_is_told(shiftbed, tmp_path):  # noqa: F811
     command = ("sweep", "ColoredDigits", "--algorithms", "ERM", "--test=-90%", "--steps", "2", "--workers", "1")
     assert shiftbed(*command, "--out", "exact", "--deterministic").code == 0

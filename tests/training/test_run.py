@@ -179,6 +179,18 @@ def test_what_is_kept_loses_no_steps_where_nothing_is_missing(before, then, loca
     assert made == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("then", ["none", "all", "logits"])
+def test_the_best_of_an_attempt_that_was_stopped_are_not_taken_for_weights_of_the_end(then, local, tmp_path):
+    job, whole, made = tiny_job("ERM", steps=8, every=2, lr=0.02), LocalStore(tmp_path / "whole"), []
+    stop = {"should_stop": lambda: len(made) == 5, "on_step": lambda step, _: made.append(step)}
+    run_job(job, whole, keep="final")
+    run_job(job, local, keep="best", **stop)
+    weights = JobFiles(job.id).weights
+    assert local.get(weights) is not None
+    run_job(job, local, keep=then)
+    assert local.get(weights) == whole.get(weights)
+
+
 def test_evaluations_in_quick_succession_cost_no_checkpoint_each_and_change_nothing(local, tmp_path, monkeypatch):
     job, other = tiny_job("ERM", steps=5, every=1), LocalStore(tmp_path / "other")
     run_job(job, local)
