@@ -279,7 +279,7 @@ def test_draws_that_have_the_values_of_another_are_not_missed(tmp_path):
 def test_an_evenly_unfinished_sweep_is_unknown_and_a_cut_job_an_alarm():
     jobs = [made_job(draw, rows(0.5, 0.6), algorithm=name) for draw in (0, 1) for name in ("ERM", "CORAL")]
     assert draws(subject(jobs)).verdict == "clear"
-    assert draws(subject(jobs, [{"id": "more", "setting": "x"}])).verdict == "unknown"
+    assert draws(subject(jobs, [{"id": "more", "algorithm": "ERM", "setting": "x"}])).verdict == "unknown"
     found = draws(subject([*jobs[:3], made_job(1, rows(0.9), algorithm="CORAL")]))
     assert found.verdict == "alarm" and "fewer records" in found.sentence
     found = draws(subject(jobs[:3]))
