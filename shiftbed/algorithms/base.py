@@ -76,6 +76,8 @@ class Algorithm(nn.Module):
         tape: Where the draws of a step are noted, for steps that are replayed; else None.
         positive_hparams: The hyperparameters that must not be 0: it divides by them, or draws with them.
         parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
+        recomputable: Whether its networks may compute activations a second time for the gradient: not where a hook sees
+            them, or where they have other weights meanwhile.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
         needs: What registration says the class cannot do without.
         takes_unlabeled: Whether unlabelled domains count among those that it tells apart.
@@ -95,6 +97,7 @@ class Algorithm(nn.Module):
     tape: Tape | None = None
     positive_hparams: tuple[str, ...] = ()
     parts: int = 1
+    recomputable: bool = True
     cycle: int = 1
     needs: tuple[Need, ...] = ()
     takes_unlabeled: bool = False

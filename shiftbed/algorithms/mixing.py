@@ -92,6 +92,7 @@ class MixStyle(ERM):
     """
 
     positive_hparams = ("mixstyle_alpha",)
+    recomputable = False  # stages that are computed twice call no hooks
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
