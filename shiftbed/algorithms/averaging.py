@@ -261,6 +261,8 @@ class ERMPlusPlus(EoA, LPFT):
         own_rates: The learning rates of the algorithm inside, of each group of its optimizer.
     """
 
+    share_hparams = ()  # its start is a number of steps
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:
