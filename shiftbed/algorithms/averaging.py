@@ -261,6 +261,8 @@ class ERMPlusPlus(EoA, LPFT):
         own_rates: The learning rates of the algorithm inside, of each group of its optimizer.
     """
 
+    share_hparams = ()  # its start is a number of steps
+
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
     ) -> None:
@@ -269,6 +271,11 @@ class ERMPlusPlus(EoA, LPFT):
         if not hasattr(inside, "optimizer"):
             raise AlgorithmError(f"ERMPlusPlus sets the rate of an `optimizer`, which {type(inside).__name__} has not.")
         self.own_rates = [float(group["lr"]) for group in inside.optimizer.param_groups]
+        restart_step = inside.restart_step
+        if inside.restart_lr and restart_step is not None and restart_step < self.hparams["linear_steps"]:
+            # What would set another rate before the start is over: it is the own one when that ends.
+            self.own_rates = [self.hparams[inside.restart_lr]] * len(self.own_rates)
+            inside.restart_lr = None
         for group in inside.optimizer.param_groups:
             group["lr"] = self.hparams["linear_lr"]
         self.probing_steps = self.hparams["linear_steps"]

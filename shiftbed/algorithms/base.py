@@ -75,7 +75,10 @@ class Algorithm(nn.Module):
         rng: The one generator of all random draws on the host; the engine reseeds it before every update and epoch.
         tape: Where the draws of a step are noted, for steps that are replayed; else None.
         positive_hparams: The hyperparameters that must not be 0: it divides by them, or draws with them.
+        share_hparams: The hyperparameters that are shares of a whole, or chances: none may be above 1.
         parts: Into how many parts a batch is cut where the memory needs it; for separable losses only.
+        recomputable: Whether its networks may compute activations a second time for the gradient: not where a hook sees
+            them, or where they have other weights meanwhile.
         cycle: Updates within which every trainable parameter moves (more than 1 where networks take turns).
         needs: What registration says the class cannot do without.
         takes_unlabeled: Whether unlabelled domains count among those that it tells apart.
@@ -94,7 +97,9 @@ class Algorithm(nn.Module):
     restart_lr: str | None = None
     tape: Tape | None = None
     positive_hparams: tuple[str, ...] = ()
+    share_hparams: tuple[str, ...] = ()
     parts: int = 1
+    recomputable: bool = True
     cycle: int = 1
     needs: tuple[Need, ...] = ()
     takes_unlabeled: bool = False
@@ -122,6 +127,9 @@ class Algorithm(nn.Module):
         for hparam in self.positive_hparams:
             if self.hparams[hparam] <= 0:
                 raise AlgorithmError(f"{name}'s {hparam} is {self.hparams[hparam]}; set a number above 0.")
+        for hparam in self.share_hparams:
+            if self.hparams[hparam] > 1:
+                raise AlgorithmError(f"{name}'s {hparam} is {self.hparams[hparam]}; set a share from 0 to 1.")
         self.step = 0
         if self.restart_hparam is not None:
             self.restart_step = round(self.hparams[self.restart_hparam])  # DomainBed draws one of them as a float

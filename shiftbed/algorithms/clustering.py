@@ -159,6 +159,7 @@ class MMLD(ERM):
     """
 
     positive_hparams = ("mmld_clusters",)
+    recomputable = False  # stages that are computed twice call no hooks
     clusters: torch.Tensor
     cluster_weights: torch.Tensor
 

@@ -69,6 +69,7 @@ class MTL(ERM):
         embeddings: The mean feature of each training domain.
     """
 
+    share_hparams = ("mtl_ema",)
     embeddings: torch.Tensor
 
     def __init__(

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from shiftbed import networks
 from shiftbed.algorithms.base import ERM, Algorithm, Metrics, Minibatches, register
 from shiftbed.algorithms.batches import Batches
-from shiftbed.errors import AlgorithmError
 from shiftbed.hparams import Space, log_uniform, uniform
 
 
@@ -44,13 +43,7 @@ class RSC(ERM):
     convolution map, and at every step. From DomainBed: the percentiles are computed on the device.
     """
 
-    def __init__(
-        self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
-    ) -> None:
-        super().__init__(input_shape, num_classes, num_domains, hparams)
-        for factor in ("rsc_f_drop_factor", "rsc_b_drop_factor"):
-            if self.hparams[factor] > 1:
-                raise AlgorithmError(f"RSC's {factor} is {self.hparams[factor]}; set a share from 0 to 1.")
+    share_hparams = ("rsc_f_drop_factor", "rsc_b_drop_factor")
 
     def objective(self, batches: Batches, step: int) -> tuple[torch.Tensor, Metrics]:
         """Mean risk with the masked features; the masks are constants."""

@@ -193,6 +193,8 @@ class MLDG(GradientRule):
     is older: meta-test domains are held out, where every domain had its turn and the next in a cycle was its test.
     """
 
+    recomputable = False  # the weights of the inner step are gone when gradients are computed
+
     def gradients(self, batches: Batches) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Those of meta-training domains, plus β times those of meta-test domains after an inner step."""
         minibatches = self.shuffled(batches)

@@ -92,6 +92,8 @@ class MixStyle(ERM):
     """
 
     positive_hparams = ("mixstyle_alpha",)
+    share_hparams = ("mixstyle_p",)
+    recomputable = False  # stages that are computed twice call no hooks
 
     def __init__(
         self, input_shape: tuple[int, ...], num_classes: int, num_domains: int, hparams: Mapping[str, Any]
@@ -170,6 +172,7 @@ class FACT(ERM):
     the ramp is smooth within an epoch; the optimizer and its schedule are the recipe's (there SGD).
     """
 
+    share_hparams = ("fact_alpha",)
     temperature = 10.0
     momentum = 0.9995
 

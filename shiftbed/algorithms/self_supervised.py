@@ -60,6 +60,7 @@ class JiGen(ERM):
     the optimizer and its schedule are the recipe's (there SGD).
     """
 
+    share_hparams = ("jigen_beta",)
     orders: torch.Tensor
 
     def __init__(

@@ -87,6 +87,8 @@ class LPFT(LinearProbe):
     hyperparameter, where the paper trains the probe to convergence.
     """
 
+    share_hparams: tuple[str, ...] = ("lpft_share",)
+
     def start(self, plan: TrainingPlan) -> None:
         """Says when probing ends."""
         self.probing_steps = round(self.hparams["lpft_share"] * plan.steps)

@@ -38,7 +38,8 @@ LAYOUTS: tuple[tuple[str, Renamings], ...] = (
     (r"\bnet\.1\.blocks\.0\.net\.", SIMCLR_V2),
 )
 HEADS = ("fc.", "head.", "heads.", "classifier.")
-AVERAGED = ("encoder_k.", "momentum_encoder.")  # MoCo's copies of the encoder, which learn nothing themselves
+# MoCo's copies of the encoder, which learn nothing themselves, and ADRMX's network of the domain, which predicts none.
+BESIDE = ("encoder_k.", "momentum_encoder.", "featurizer_domain.")
 SHOWN = 3
 
 
@@ -108,7 +109,7 @@ def _without_prefix(tensors: dict[str, torch.Tensor], own: set[str]) -> dict[str
                 hits["".join(f"{part}." for part in parts[:i])] += 1
     if not hits:
         return tensors
-    prefix = max(hits, key=lambda one: (hits[one], not one.endswith(AVERAGED)))
+    prefix = max(hits, key=lambda one: (hits[one], not any(name in one for name in BESIDE)))
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 

@@ -186,8 +186,9 @@ def resolve_hparams(
     """The values of a job: the draw's, then what the recipe fixes, then what is set by hand."""
     space = search_space(algorithm, dataset, recipe.space)
     fixed = {name: value for name, value in recipe.fixed.items() if name in space}
-    space.checked(fixed)  # and kept as the recipe writes them: 100 and 100.0 are two jobs
-    return Hparams({**space.draw(draw, trial), **fixed, **by_hand})
+    checked = space.checked(fixed)  # and kept as the recipe writes them: 100 and 100.0 are two jobs
+    whole = {name: value for name, value in checked.items() if isinstance(value, int)}  # no class takes 2.0 layers
+    return Hparams({**space.draw(draw, trial), **fixed, **whole, **by_hand})
 
 
 def check_fixed(recipe: Recipe, dataset: str) -> None:

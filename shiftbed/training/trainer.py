@@ -153,6 +153,8 @@ class Trainer:
         body = getattr(getattr(algorithm, "featurizer", None), "body", None)
         if body is None or not hasattr(body, "set_grad_checkpointing") or self._checkpointing:
             return False
+        if not algorithm.recomputable:
+            return False
         body.set_grad_checkpointing(True)
         self._checkpointing = True
         return True

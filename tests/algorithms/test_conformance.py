@@ -281,6 +281,19 @@ def test_what_cannot_be_zero_is_refused_in_one_sentence(name, hparam):
         build(name, **{hparam: 0})
 
 
+SHARES = {
+    *(("LPFT", "lpft_share"), ("MixStyle", "mixstyle_p"), ("FACT", "fact_alpha"), ("JiGen", "jigen_beta")),
+    *(("MTL", "mtl_ema"), ("RSC", "rsc_f_drop_factor"), ("RSC", "rsc_b_drop_factor")),
+}
+
+
+@pytest.mark.parametrize(("name", "hparam"), sorted(SHARES))
+def test_more_than_the_whole_is_refused_in_one_sentence(name, hparam):
+    build(name, **{hparam: 1.0})
+    with pytest.raises(AlgorithmError, match=rf"^{name}'s {hparam} is 1\.5; set a share from 0 to 1\.$"):
+        build(name, **{hparam: 1.5})
+
+
 def test_the_sentence_about_inputs_that_are_no_images_tells_their_dimensions():
     with pytest.raises(AlgorithmError, match=r"^ARM needs images, of three dimensions; these inputs have 1\.$"):
         build("ARM", shape=(12,))

@@ -53,6 +53,17 @@ def test_only_the_classifier_learns_in_the_start_and_no_gradient_goes_further():
     assert not any(torch.equal(value, before[key]) for key, value in after.named_parameters())
 
 
+@pytest.mark.parametrize("burnin", [1, 3, 4])
+def test_a_rate_that_sets_in_during_the_start_is_the_one_after_it(burnin):
+    own = {"eqrm_burnin_iters": burnin, "eqrm_lr": 1e-6, "lr": 2e-3}
+    algorithm = build(ALGORITHMS.canonical_name("ERMPlusPlus(EQRM)"), **EARLY, **own)
+    rates = []
+    for step in range(6):
+        algorithm.update(make_batches(step))
+        rates.append(algorithm.inner.optimizer.param_groups[0]["lr"])
+    assert rates == [*[1e-2] * 3, *[2e-3] * max(0, burnin - 3), *[1e-6] * min(3, 6 - burnin)]
+
+
 def test_both_phases_have_their_learning_rate():
     algorithm = build("ERMPlusPlus", lr=2e-3, **EARLY)
     rates = []

@@ -12,8 +12,10 @@ import torchvision
 from safetensors.torch import save_file
 from torch import nn
 
+from shiftbed.algorithms import ALGORITHMS
 from shiftbed.errors import DataError
 from shiftbed.networks import Featurizer, load_initial_weights, weights, weights_digest
+from tests.algorithms.common import default_hparams
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "resnet50_imagenet_supervised_fp16.safetensors"
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
@@ -280,6 +282,16 @@ def test_our_own_networks_take_files_too_and_other_weights_stay_random(tmp_path)
     torch.manual_seed(0)
     fresh = Featurizer((3, 8, 8), {"network": "small", "initial_weights": "none"})
     assert torch.equal(fresh(images(8)), source(images(8)))
+
+
+@pytest.mark.parametrize("network", ["small", "test_resnet"])
+def test_of_two_featurizers_the_one_that_predicts_is_taken(network, folder):
+    hparams = {**default_hparams("ADRMX"), "network": network}
+    trained = ALGORITHMS["ADRMX"].cls((3, 32, 32), 3, 2, hparams)
+    save_file(dict(trained.named_parameters()) | dict(trained.named_buffers()), folder / "adrmx.safetensors")
+    again = Featurizer((3, 32, 32), {**hparams, "initial_weights": "adrmx.safetensors"})
+    for own, label in zip(again.parameters(), trained.featurizer_label.parameters(), strict=True):
+        assert torch.equal(own, label)
 
 
 def test_the_digest_is_that_of_the_file_and_follows_it(resnet18, empty, folder):

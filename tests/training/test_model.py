@@ -268,6 +268,14 @@ def test_activations_computed_twice_come_to_the_same(monkeypatch):
     assert not trainers[1]._save_memory(), "there is nothing more to save"
 
 
+@pytest.mark.parametrize("name", ["MLDG", "MixStyle", "MMLD"])
+def test_what_activations_computed_twice_would_change_says_that_memory_is_missing(name):
+    how = recipe("quick", "ColoredDigits", steps=2, network="test_resnet", batch_norm="frozen-statistics")
+    trainer = Trainer(make_job("ColoredDigits", name, LeaveOut(("-90%",)), how))
+    assert hasattr(trainer.algorithm.featurizer.body, "set_grad_checkpointing")
+    assert not trainer._save_memory() and not trainer._checkpointing
+
+
 def test_the_best_weights_are_those_of_the_best_validated_step(tmp_path):
     job = tiny_job("ERM", steps=8, every=1, lr=0.02)
     every = LocalStore(tmp_path / "every")

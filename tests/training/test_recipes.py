@@ -4,9 +4,12 @@ import pytest
 
 from shiftbed.data import DATASETS
 from shiftbed.errors import HparamError, ShiftbedError
+from shiftbed.protocols import LeaveOut
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.verbs import train
+from shiftbed.training.job import make_job
 from shiftbed.training.recipes import _recipe_file, recipe, recipe_names
+from shiftbed.training.trainer import Trainer
 
 
 def test_recipes_name_datasets_that_exist():
@@ -170,6 +173,15 @@ def test_numbers_of_ones_own_are_numbers_as_people_write_them(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("include: quick\nfixed: {lr: 5e-5, weight_decay: 1.E-4}\n")  # for YAML words
     assert recipe(str(file), "PACS").fixed | {"lr": 5e-5, "weight_decay": 1e-4} == recipe(str(file), "PACS").fixed
+
+
+def test_a_whole_number_may_be_written_with_a_point(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("include: quick\nsteps: 2\nfixed: {batch_size: 4.0, frozen_stages: 1.0, lr: 1}\n")
+    job = make_job("ColoredDigits", "FrozenStages", LeaveOut(("-90%",)), recipe(str(file), "ColoredDigits"))
+    assert [job.hparams[name] for name in ("batch_size", "frozen_stages", "lr")] == [4, 1, 1]
+    assert type(job.hparams["frozen_stages"]) is int
+    assert Trainer(job).advance()["loss"] > 0
 
 
 @pytest.mark.parametrize(
