@@ -205,6 +205,16 @@ def test_a_model_is_bounded_by_images_that_it_did_not_learn_from(tmp_path):
     assert np.mean(predict(whole.inputs) == whole.labels) == np.mean(said == data["noto"].labels)
 
 
+def test_a_model_is_not_tested_on_images_that_it_adapted_to(tmp_path):
+    job = make_job("EmojiStyles", "ERM", LeaveOut(("noto",), adapt=0.25), recipe("quick", "EmojiStyles", steps=2))
+    run_job(job, LocalStore(tmp_path), keep="final")
+    data, (given,) = load("EmojiStyles"), job.task.of_role("unlabelled")
+    assert len(given.indices) > 0
+    assert len(unlearned(data, tmp_path)["noto"]) == len(data["noto"]) - len(given.indices)
+    other = MultiDomainDataset(data.card.model_copy(update={"version": "of other images"}), data.domains)
+    assert unlearned(other, tmp_path) is other, "nobody knows which of them it learned from"
+
+
 def test_the_bounds_of_a_model_keep_to_the_seal_of_its_sweep(tmp_path, monkeypatch):
     job = make_job("EmojiStyles", "ERM", LeaveOut(("noto",)), recipe("quick", "EmojiStyles", steps=2))
     store = LocalStore(tmp_path / "sweep")
