@@ -24,7 +24,7 @@ def predictions(
     """What a model says of every example of a dataset, as CSV: domain, path, label, prediction, confidence, role.
 
     The role is what the example was to the model, where it belongs to the dataset that it learned from: train,
-    validation or test, and nothing elsewhere. On what it learned from, a model is better than it will be.
+    validation, test or unlabelled, and nothing elsewhere. On what it learned from, a model is better than it will be.
 
     Args:
         run: The folder of a trained model.
