@@ -109,6 +109,14 @@ def test_diwa_is_the_model_with_the_mean_of_the_weights(with_weights):
     assert found.count == len(right)
 
 
+def test_diwa_takes_the_last_of_the_weights_of_every_evaluation(with_weights, tmp_path):
+    folder, _ = with_weights
+    again = trained(tmp_path, "all", draw=True)
+    assert len(list((tmp_path / "jobs" / again[0].id).glob("weights-*"))) > 1
+    members = [job.description for job in again]
+    assert averaged_weights(tmp_path, members, "-90%") == averaged_weights(folder, members, "-90%")
+
+
 def test_the_table_of_mean_weights_takes_all_draws_of_a_trial(with_weights):
     folder, jobs = with_weights
     (row,) = ensemble_grid(make_tables(jobs, [RULE], folder=str(folder))[0], "weights").data

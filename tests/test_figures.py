@@ -2,6 +2,8 @@
 
 import json
 import re
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +17,12 @@ from shiftbed.data.prepare import prepare
 from shiftbed.drawing import COLOURS, MARKERS, blank, look, save
 from shiftbed.errors import DataError, ShiftbedError, StoreError, UnknownNameError
 from shiftbed.report.figures import FIGURES
-from shiftbed.report.figures_drawn import density, frozen_stages, improvement, predictions
+from shiftbed.report.figures_drawn import density, frozen_stages, improvement, leaderboard, predictions
+from shiftbed.selection import SELECTIONS
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import Cell, ShiftMatrix
+from shiftbed.tables import AVERAGE
+from shiftbed.tables.estimates import Estimate
 
 ESTIMATE = ShiftEstimate("mmd", 0.5, 0.1, (0.3, 0.7), 20, ("a note",), {"null": 0.0})
 
@@ -206,3 +211,18 @@ def test_letters_that_no_font_has_are_no_warning_each(tmp_path):
     figure = blank(2, 2)
     figure.add_subplot().set_title("\ue123")  # of private use
     assert save(figure, tmp_path / "figure.png").exists()
+
+
+def test_no_title_of_a_panel_runs_into_the_next(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("shiftbed.report.figures_drawn.save", lambda figure, path: drawn.append(figure) or path)
+    names, rule = ("ColoredDigits", "EmojiStyles", "RotatedDigits"), SELECTIONS["training-domain-validation"]
+    found = {("ERM", AVERAGE): Estimate(80.0, 1.0, 3)}
+    leaderboard(
+        [SimpleNamespace(algorithms=["ERM"], estimates=found, selection=rule, dataset=name) for name in names],
+        tmp_path / "board.png",
+    )
+    drawn[0].canvas.draw()
+    boxes = [axis.title.get_window_extent() for axis in drawn[0].axes]
+    assert len(boxes) == 3
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))

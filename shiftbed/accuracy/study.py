@@ -19,6 +19,7 @@ from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.summary import DIRECT
 from shiftbed.data.corruptions import SEVERITIES
 from shiftbed.errors import DataError
+from shiftbed.registry import listed
 from shiftbed.sweeps.blind import refuse_sealed_test
 from shiftbed.training.model import Model, job_of, load
 from shiftbed.training.store import LocalStore, read_json, write_json
@@ -64,7 +65,7 @@ def judge_methods(
         DataError: There are no weights, classes differ, or there is no study to compare with.
         StoreError: They are of a sealed sweep, and a domain that it tests is among those of `on`.
     """
-    others = {str(folder): read_scores(Path(folder)) for folder in beside}
+    others = {str(folder): read_scores(Path(folder)) for folder in listed(beside)}
     folders = weight_folders(runs)
     if not folders:
         raise DataError(f"There are no weights in {runs}; `shiftbed train` keeps them.")

@@ -113,6 +113,8 @@ def shift(
         MEASURES[name]  # a wrong name is refused before anything is measured
     if on is not None and test:
         raise ShiftbedError("--on is the test side; leave --test out.")
+    if on is not None and model is not None:
+        raise ShiftbedError("--model needs the labels of both sides, and images of --on have none; leave one out.")
     given = {"--train": train, "--test": test, "--model": model, "--tsne": tsne}
     for option in (name for name, value in given.items() if value and matrix):
         raise ShiftbedError(f"{option} is about two sides, and --matrix compares all domains; leave one of them out.")
@@ -123,6 +125,8 @@ def shift(
         measures = measures or "all"
     taken: dict[str, Any] = {"classes": whole_names(names(classes), opened.card.classes), "size": size}
     asked = Asked(opened, whole_names(names(train), known), tested, taken, features, weights, network, seed, device)
+    if model is not None:
+        _refuse_unusable(model, asked)  # before a measurement, which takes its time
     options: dict[str, Any] = {
         "method": method, "network": network, "runs": runs, "most": most, "calibrate": calibrate,
         "baseline": baseline, "seed": seed, "device": device,
@@ -260,6 +264,16 @@ def bound_in_words(accuracy: "ShiftEstimate") -> str:
     if low <= 0.5:
         return f"{share}, which chance gives too: nothing is known of their total variation."
     return f"{share}: their total variation is at least {2 * low - 1:.3f}."
+
+
+def _refuse_unusable(run: Path, asked: Asked) -> None:
+    """Refuses a folder without a model, and one of a sealed sweep, whose error on its test domain would be told."""
+    from shiftbed.shift.features import named_sides
+    from shiftbed.sweeps.blind import refuse_sealed_test
+    from shiftbed.training.model import weights_file
+
+    train, test = named_sides([one.name for one in asked.dataset.domains], asked.train, asked.test)
+    refuse_sealed_test(weights_file(run).parent, [*train, *test])
 
 
 def _bounds(run: Path, asked: Asked) -> dict[str, Any]:

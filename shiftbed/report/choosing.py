@@ -15,7 +15,7 @@ from shiftbed.audit.ledger import asked, note
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut, TargetTrained
-from shiftbed.registry import did_you_mean, whole_names
+from shiftbed.registry import did_you_mean, listed, whole_names
 from shiftbed.selection import (
     SELECTIONS,
     Choice,
@@ -288,7 +288,7 @@ class Candidates:
         if not finished:
             raise no_test_domain(folder)
         finished = [job for job in finished if job.description["task"]["kind"] != TargetTrained.kind] or finished
-        test = whole_names(test, {name for job in finished for name in job.description["test_domains"]})
+        test = whole_names(listed(test), {name for job in finished for name in job.description["test_domains"]})
         beside = cross_validating(finished)
         jobs = [
             job

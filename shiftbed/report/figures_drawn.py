@@ -28,9 +28,11 @@ def matrix(values: Sequence[Sequence[float | None]]) -> np.ndarray:
 def leaderboard(tables: Sequence[Table], path: Path) -> Path:
     """Bars of accuracy, one panel a dataset, the algorithms in one order everywhere, with standard errors."""
     algorithms = list(dict.fromkeys(name for table in tables for name in table.algorithms))
-    figure = blank(max(4.0, (0.36 * len(algorithms) + 0.7) * len(tables)), 3.4)
+    titles = [f"{table.dataset}, {_count(table)}" for table in tables]
+    panel = max(0.36 * len(algorithms) + 0.7, 0.07 * max(map(len, titles)) + 0.5)  # no title runs into the next
+    figure = blank(max(4.0, panel * len(tables)), 3.4)
     axes = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
-    for axis, table in zip(axes, tables, strict=True):
+    for axis, table, title in zip(axes, tables, titles, strict=True):
         found = [table.estimates.get((name, AVERAGE)) for name in algorithms]
         heights = np.array([np.nan if one is None else one.mean for one in found])
         errors = np.array(
@@ -45,7 +47,7 @@ def leaderboard(tables: Sequence[Table], path: Path) -> Path:
                 top = height + np.nan_to_num(error) + 1
                 axis.text(place, top, f"{height:.1f}{mark}", ha="center", va="bottom", fontsize=6.5)
         axis.set_xticks(places, algorithms, rotation=50, ha="right", rotation_mode="anchor")
-        axis.set_title(f"{table.dataset}, {_count(table)}", fontsize=9)
+        axis.set_title(title, fontsize=9)
         _open(axis)
     axes[0].set_ylabel("accuracy, %")
     axes[0].set_ylim(0, min(108.0, max(axis.get_ylim()[1] for axis in axes) + 4))

@@ -12,7 +12,7 @@ from shiftbed.data.examples import images_in, walk_images
 from shiftbed.data.images import readable
 from shiftbed.data.roots import prepared_names
 from shiftbed.errors import DataError, ShiftbedError, StoreError
-from shiftbed.registry import whole_names
+from shiftbed.registry import listed, whole_names
 from shiftbed.sweeps.blind import refuse_sealed_test
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of, load, weights_file
@@ -24,7 +24,7 @@ def predictions(
     """What a model says of every example of a dataset, as CSV: domain, path, label, prediction, confidence, role.
 
     The role is what the example was to the model, where it belongs to the dataset that it learned from: train,
-    validation or test, and nothing elsewhere. On what it learned from, a model is better than it will be.
+    validation, test or unlabelled, and nothing elsewhere. On what it learned from, a model is better than it will be.
 
     Args:
         run: The folder of a trained model.
@@ -81,7 +81,7 @@ def _of_dataset(model: Model, folder: Path, dataset: str, domains: Sequence[str]
             "name a dataset of the same classes."
         )
     known = [domain.name for domain in data.domains]
-    domains = whole_names(domains, known)
+    domains = whole_names(listed(domains), known)
     for name in domains:
         if name not in known:
             raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")

@@ -9,6 +9,7 @@ from shiftbed.accuracy.records import recorded
 from shiftbed.audit.findings import MEANING
 from shiftbed.audit.subject import Subject
 from shiftbed.errors import StoreError
+from shiftbed.registry import listed
 from shiftbed.report import page_charts as charts
 from shiftbed.report import page_results, page_words
 from shiftbed.report.page_data import dataset_entry
@@ -48,7 +49,7 @@ def write_page(
     """
     folder = Path(folder)
     path = Path(out) if out is not None else folder / NAME
-    text = page(folder, selections, on_progress)
+    text = page(folder, listed(selections), on_progress)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f"{path.name}.unfinished")

@@ -104,11 +104,16 @@ def bounds_of(
 
 
 def unlearned(dataset: MultiDomainDataset, run: str | Path) -> MultiDomainDataset:
-    """The dataset without the examples that a model learned from, where its folder says which these are."""
+    """The dataset without the examples that a model learned from, where its folder says which these are.
+
+    Of a test domain these are the images that it was given without labels.
+    """
     job = job_of(weights_file(Path(run)).parent)
-    if job is None or job["dataset"] != dataset.card.name:
+    if job is None or (job["dataset"], job["version"]) != (dataset.card.name, dataset.card.version):
         return dataset
-    learned = {split.domain: split.indices for split in Job.from_description(job).task.of_role("train")}
+    task = Job.from_description(job).task
+    given = [*task.of_role("train"), *task.of_role("unlabelled")]
+    learned = {split.domain: split.indices for split in given}
     domains = []
     for domain in dataset.domains:
         rest = np.setdiff1d(np.arange(len(domain)), learned.get(domain.name, ()))

@@ -81,6 +81,7 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Seq
         merged = merge([folder], gathered.root)
         if not merged.jobs:
             raise no_finished_job(folder)
+        metrics = listed(metrics)
         if metrics and "accuracy" not in metrics:
             raise StoreError(f"The tables need accuracy, which is not among {', '.join(metrics)}; keep it too.")
         if metrics:

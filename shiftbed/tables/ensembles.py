@@ -144,7 +144,11 @@ def _images(domain: Domain, split: Split) -> np.ndarray | Sequence[np.ndarray]:
 
 
 def _weights(folder: Path, about: dict[str, Any]) -> Path:
+    """The weights that a job kept; of those of every evaluation the last."""
     path = folder / JobFiles(about["id"]).weights
+    every = path.parent.glob("weights-*.safetensors")
+    if not path.exists():
+        path = max(every, key=lambda one: int(one.stem.removeprefix("weights-")), default=path)
     if not path.exists():
         raise StoreError(f"Job {about['id']} kept no weights; run it with --keep best in a new folder.")
     return path

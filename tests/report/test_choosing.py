@@ -86,6 +86,10 @@ def test_a_model_of_all_domains_in_the_folder_of_its_sweep_changes_no_number_and
     assert [table.draws for table in after] == [table.draws for table in before]
     assert audit_sweep(tmp_path, blind=True).as_dict() == audited
     assert best(tmp_path, tmp_path / "model").choice == chosen
+    (domain,) = best(tmp_path, tmp_path / "model").job.description["test_domains"]
+    assert best(tmp_path, tmp_path / "model", test=domain).choice == chosen, "one domain may stand alone"
+    said = shiftbed.predictions(tmp_path / "model" / "jobs" / chosen.job_id, domains=domain)
+    assert {line.split(",")[0] for line in said.splitlines()[1:]} == {domain}
     assert best_everywhere(tmp_path, tmp_path / "model").elsewhere == TESTED
 
 

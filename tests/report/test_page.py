@@ -144,6 +144,9 @@ def test_equal_folders_make_equal_pages(swept):
     folder, _ = swept
     again = write_page(folder, folder / "again.html").read_text()
     assert write_page(folder, folder / "third.html").read_text() == again
+    rule = "training-domain-validation"
+    one, listed = (write_page(folder, folder / "one.html", selections=some).read_text() for some in (rule, [rule]))
+    assert one == listed, "a selection may stand alone"
 
 
 def test_what_the_oracle_looked_at_is_written_down(tmp_path):

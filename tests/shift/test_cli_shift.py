@@ -12,7 +12,7 @@ from shiftbed.cli import app, console
 from shiftbed.cli import shift as cli_shift
 from shiftbed.data import load
 from shiftbed.data.dataset import MultiDomainDataset
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.protocols import LeaveOut
 from shiftbed.shift import estimators, features, ratio
 from shiftbed.shift.bounds import Bounds, FiniteSampleTerms, predictor, unlearned
@@ -21,6 +21,7 @@ from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import Cell, ShiftMatrix
 from shiftbed.shift.measure import measure_shift
 from shiftbed.shift.measures import estimate
+from shiftbed.sweeps.blind import seal
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe
 from shiftbed.training.run import run_job
@@ -204,7 +205,31 @@ def test_a_model_is_bounded_by_images_that_it_did_not_learn_from(tmp_path):
     assert np.mean(predict(whole.inputs) == whole.labels) == np.mean(said == data["noto"].labels)
 
 
+def test_a_model_is_not_tested_on_images_that_it_adapted_to(tmp_path):
+    job = make_job("EmojiStyles", "ERM", LeaveOut(("noto",), adapt=0.25), recipe("quick", "EmojiStyles", steps=2))
+    run_job(job, LocalStore(tmp_path), keep="final")
+    data, (given,) = load("EmojiStyles"), job.task.of_role("unlabelled")
+    assert len(given.indices) > 0
+    assert len(unlearned(data, tmp_path)["noto"]) == len(data["noto"]) - len(given.indices)
+    other = MultiDomainDataset(data.card.model_copy(update={"version": "of other images"}), data.domains)
+    assert unlearned(other, tmp_path) is other, "nobody knows which of them it learned from"
+
+
+def test_the_bounds_of_a_model_keep_to_the_seal_of_its_sweep(tmp_path, monkeypatch):
+    job = make_job("EmojiStyles", "ERM", LeaveOut(("noto",)), recipe("quick", "EmojiStyles", steps=2))
+    store = LocalStore(tmp_path / "sweep")
+    seal(store)
+    run_job(job, store, keep="final")
+    asked = ["EmojiStyles", "--model", str(store.root / "jobs" / job.id), "--out", str(tmp_path / "shift")]
+    monkeypatch.setattr("shiftbed.cli.shift._two_sides", lambda *_: pytest.fail("measured before it was refused"))
+    with pytest.raises(StoreError, match="sealed"):
+        call(*asked, "--test", "noto")
+    with pytest.raises(ShiftbedError, match="--model needs the labels of both sides"):
+        call(*asked, "--on", str(tmp_path))
+
+
 def test_the_bounds_of_a_model_are_told_with_their_slack(tmp_path, monkeypatch):
+    monkeypatch.setattr("shiftbed.cli.shift._refuse_unusable", lambda run, asked: None)
     monkeypatch.setattr("shiftbed.shift.bounds.unlearned", lambda dataset, run: dataset)
     monkeypatch.setattr("shiftbed.shift.bounds.predictor", lambda *_: lambda inputs: np.zeros(len(inputs), int))
     monkeypatch.setattr("shiftbed.shift.bounds.bounds_of", lambda *_: Bounds(0.1, 0.4, 0.3, 0.2, 0.6, 0.1))

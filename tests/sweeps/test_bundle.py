@@ -87,6 +87,8 @@ def test_a_bundle_of_few_metrics_has_all_jobs_and_these_numbers_alone(sweep, tmp
             assert less["splits"] == {name: {"accuracy": s["accuracy"]} for name, s in row["splits"].items()}
     bundle(copy.root, tmp_path / "again.zip", metrics=["accuracy", "count"])
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "few.zip").read_bytes(), "its parts stay as they are"
+    bundle(sweep.root, tmp_path / "one.zip", metrics="accuracy")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "few.zip").read_bytes(), "one name may stand alone"
 
 
 @pytest.mark.parametrize("first", [True, False])
