@@ -206,3 +206,13 @@ def test_letters_that_no_font_has_are_no_warning_each(tmp_path):
     figure = blank(2, 2)
     figure.add_subplot().set_title("\ue123")  # of private use
     assert save(figure, tmp_path / "figure.png").exists()
+
+
+@pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png"])
+def test_a_full_disk_is_one_sentence_in_every_format(tmp_path, suffix):
+    full = tmp_path / f"figure{suffix}"
+    full.symlink_to("/dev/full")
+    figure = blank(3, 3)
+    figure.add_subplot().set_title("some words")  # whose font is more than a file keeps before it writes
+    with pytest.raises(DataError, match=r"Cannot write .*figure.*: No space left on device; choose another file"):
+        save(figure, full)
