@@ -1,10 +1,11 @@
 """How pictures look and are written: one style, colours that colour-blind readers tell apart, fonts in the file."""
 
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shiftbed.errors import DataError
 
@@ -65,10 +66,22 @@ def save(figure: "Figure", path: Path) -> Path:
         for text in (axis.title, *axis.get_xticklabels(), *axis.get_yticklabels(), *axis.texts, *inside):
             text.set_parse_math(False)  # a name may have dollar signs in it
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(suffix)
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        return write(figure, path, undated)
+
+
+def write(figure: "Figure", path: Path, metadata: dict[str, Any] | None = None) -> Path:
+    """Draws a picture and then writes it: where a disk is full, matplotlib's end of a PDF hides the error by its own.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    drawn = io.BytesIO()
+    with boxes_for_letters():
+        figure.savefig(drawn, format=path.suffix[1:], bbox_inches="tight", pad_inches=0.1, metadata=metadata)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context(STYLE), boxes_for_letters():  # type: ignore[arg-type]
-            figure.savefig(path, bbox_inches="tight", pad_inches=0.1, metadata=undated)
+        path.write_bytes(drawn.getvalue())
     except OSError as error:
         raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error
     return path

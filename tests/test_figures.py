@@ -226,3 +226,13 @@ def test_no_title_of_a_panel_runs_into_the_next(tmp_path, monkeypatch):
     boxes = [axis.title.get_window_extent() for axis in drawn[0].axes]
     assert len(boxes) == 3
     assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+
+
+@pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png"])
+def test_a_full_disk_is_one_sentence_in_every_format(tmp_path, suffix):
+    full = tmp_path / f"figure{suffix}"
+    full.symlink_to("/dev/full")
+    figure = blank(3, 3)
+    figure.add_subplot().set_title("some words")  # whose font is more than a file keeps before it writes
+    with pytest.raises(DataError, match=r"Cannot write .*figure.*: No space left on device; choose another file"):
+        save(figure, full)

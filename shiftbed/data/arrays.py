@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shiftbed.data.dataset import Card, Domain
-from shiftbed.data.writing import sole_writer
+from shiftbed.data.writing import save_array, sole_writer
 from shiftbed.errors import DataError
 
 FORMAT = 1
@@ -97,13 +97,13 @@ def _save_all(
 
 
 def _save(domain: Domain, folder: Path, number: int) -> None:
-    np.save(folder / f"inputs-{number}.npy", np.asarray(domain.inputs))
-    np.save(folder / f"labels-{number}.npy", domain.labels)
+    save_array(folder / f"inputs-{number}.npy", np.asarray(domain.inputs))
+    save_array(folder / f"labels-{number}.npy", domain.labels)
     groups = folder / f"groups-{number}.npy"
     if domain.groups is None:
         groups.unlink(missing_ok=True)
     else:
-        np.save(groups, domain.groups)
+        save_array(groups, domain.groups)
 
 
 def read_arrays(folder: Path, counts: Mapping[str, int]) -> list[Domain]:

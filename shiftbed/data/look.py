@@ -8,7 +8,7 @@ from PIL import Image
 
 from shiftbed.data.dataset import Domain, MultiDomainDataset
 from shiftbed.data.load import load
-from shiftbed.drawing import boxes_for_letters
+from shiftbed.drawing import write
 from shiftbed.errors import DataError
 
 MOST_CLASSES = 12
@@ -72,13 +72,7 @@ def contact_sheet(dataset: MultiDomainDataset, path: Path) -> Path:
     axis.set_title(fill(title, max(40, int(LETTERS_PER_INCH * size[0]))), fontsize=9)
     for text in (axis.title, *axis.get_xticklabels(), *axis.get_yticklabels()):
         text.set_parse_math(False)  # a name may have dollar signs in it
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with boxes_for_letters():
-            figure.savefig(path, bbox_inches="tight", pad_inches=0.1)
-    except OSError as error:
-        raise DataError(f"Cannot write {path}: {error.strerror}; choose another file.") from error
-    return path
+    return write(figure, path)
 
 
 def montage(domains: tuple[Domain, ...], classes: int) -> np.ndarray:

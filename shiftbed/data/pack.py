@@ -28,7 +28,7 @@ from shiftbed.data.arrays import FORMAT, read_arrays, write_description
 from shiftbed.data.dataset import Card, Domain, MultiDomainDataset
 from shiftbed.data.examples import Listing
 from shiftbed.data.images import Refused, decode, image_size
-from shiftbed.data.writing import sole_writer
+from shiftbed.data.writing import save_array, sole_writer
 from shiftbed.errors import DataError, plural
 from shiftbed.hashing import canonical, digest
 
@@ -299,13 +299,13 @@ def _close_gaps(path: Path, index: np.ndarray, good: np.ndarray) -> np.ndarray:
 
 def _describe(folder: Path, index: np.ndarray, card: Card, listing: Listing) -> None:
     """Writes what is known of the images, and removes what only the writing needed."""
-    np.save(folder / "index.npy", index)
+    save_array(folder / "index.npy", index)
     class_numbers = {name: number for number, name in enumerate(listing.classes)}
-    np.save(folder / "labels.npy", np.array([class_numbers[one.label] for one in listing.examples], np.int64))
+    save_array(folder / "labels.npy", np.array([class_numbers[one.label] for one in listing.examples], np.int64))
     named = {name: number for number, name in enumerate(sorted({one.group for one in listing.examples if one.group}))}
     if named:  # an example without a group is one of its own
         groups = [named[one.group] if one.group else len(named) + i for i, one in enumerate(listing.examples)]
-        np.save(folder / "groups.npy", np.array(groups, np.int64))
+        save_array(folder / "groups.npy", np.array(groups, np.int64))
     (folder / FILES).write_text(json.dumps(_names(listing)), encoding="utf-8")
     domains = np.array([listing.domains.index(one.domain) for one in listing.examples])
     counts, sizes = {}, {}

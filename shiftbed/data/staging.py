@@ -32,10 +32,16 @@ def staged(pack: Path) -> Path:
             if not copy.exists():
                 partial = copy.with_name(f"{copy.name}.partial")
                 shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-                shutil.copytree(pack, partial)
-                partial.rename(copy)
+                try:
+                    shutil.copytree(pack, partial)
+                    partial.rename(copy)
+                except OSError:
+                    shutil.rmtree(partial, ignore_errors=True)  # it would keep the disk full
+                    raise
     except OSError as error:
         why = error.strerror or str(error)
+        if isinstance(error, shutil.Error):  # a list of all files with what is wrong, and one is enough
+            why = error.args[0][0][2].partition(": ")[0].partition("] ")[2] or error.args[0][0][2]
         raise DataError(
             f"{pack.name} cannot be copied to {copy.parent} ({why}); make room there, or unset {VARIABLE}."
         ) from error

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from shiftbed.data.roots import UNFINISHED, VARIABLE
 from shiftbed.errors import DataError
 
@@ -57,6 +59,16 @@ def alone(what: Path, doing: str) -> Iterator[None]:
             yield
         finally:
             lock.unlink(missing_ok=True)
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Saves an array; of a full disk NumPy says how much it wrote, and not why it wrote no more."""
+    try:
+        np.save(path, array)
+    except OSError as error:
+        if error.errno is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
 
 
 def is_full(error: BaseException) -> bool:

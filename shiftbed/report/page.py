@@ -53,8 +53,12 @@ def write_page(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f"{path.name}.unfinished")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)  # on a full disk it would take the room that others need
+            raise
     except OSError as error:
         raise StoreError(f"Cannot write {path}: {error.strerror}; choose another file with --out.") from error
     return path

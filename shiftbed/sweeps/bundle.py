@@ -32,6 +32,7 @@ from shiftbed.sweeps.compaction import (
     record_files,
     write_fewer,
     write_parts,
+    writing_to,
 )
 from shiftbed.sweeps.plan import mixed_designs, of_other_designs, planned
 from shiftbed.sweeps.records import no_finished_job, outcomes
@@ -87,7 +88,8 @@ def bundle(folder: str | Path, out: str | Path, limit: int = LIMIT, metrics: Seq
         if metrics:
             gathered = _with_metrics(gathered, Path(scratch) / "fewer", metrics)
         packed = Path(scratch) / "bundle.zip"
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as file:  # parts are compressed already
+        # Stored as they are: parts are compressed already.
+        with writing_to(Path(scratch)), zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as file:
             mark = [MARK] if is_sealed(LocalStore(Path(folder))) else []
             for key in sorted([*mark, *gathered.list("parts"), *_lines(gathered)]):
                 file.writestr(
@@ -213,8 +215,10 @@ def _unpack(path: Path, folder: Path) -> None:
                 raise StoreError(f"{path} would unpack to more than {_mebibytes(MOST_UNPACKED)}; it is not unpacked.")
             for info in members:
                 target = folder / info.filename
-                target.parent.mkdir(exist_ok=True)
-                target.write_bytes(file.read(info))
+                content = file.read(info)
+                with writing_to(folder):  # nothing is wrong with the bundle then
+                    target.parent.mkdir(exist_ok=True)
+                    target.write_bytes(content)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
         raise StoreError(f"{path} is not a whole bundle ({error}); fetch it again.") from error
     store = LocalStore(folder)

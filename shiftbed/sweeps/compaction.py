@@ -13,6 +13,7 @@ import json
 import tempfile
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,7 +183,7 @@ def write_fewer(store: LocalStore, folder: Path, metrics: Collection[str]) -> No
     A part that has no others stays as it is, so that it is recognised elsewhere.
     """
     folder.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, duckdb.connect() as db:
+    with writing_to(folder), tempfile.TemporaryDirectory(dir=folder) as scratch, duckdb.connect() as db:
         for part in part_names(store):
             files = {kind: store.root / (part + kind) for kind in PART}
             files = {kind: path for kind, path in files.items() if path.exists()}
@@ -233,15 +234,27 @@ def _write_part(db: duckdb.DuckDBPyConnection, batch: list[Loose], folder: Path,
         files = {kind: Path(scratch) / kind for kind in (*results, JOBS)}
         lines = Path(scratch) / "lines"
         try:
-            lines.write_bytes(b"".join(map(_description_line, batch)))
-            _copy_jobs(db, lines, files[JOBS])
-            for kind, some in results.items():
-                _write_records(db, some, lines, files[kind], asked)
-            return _name_part(files, folder)
-        except (OSError, duckdb.IOException) as error:
-            raise StoreError(f"Cannot write to {folder} ({error}); set TMPDIR to a folder with more room.") from error
+            with writing_to(folder):
+                lines.write_bytes(b"".join(map(_description_line, batch)))
+                _copy_jobs(db, lines, files[JOBS])
+                for kind, some in results.items():
+                    _write_records(db, some, lines, files[kind], asked)
+                return _name_part(files, folder)
         except duckdb.Error as error:
             raise _unreadable(batch, error) from error
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Says what to do where a folder for a passing use cannot be written: as a rule its disk is full.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    try:
+        yield
+    except (OSError, duckdb.IOException) as error:
+        raise StoreError(f"Cannot write to {folder} ({error}); set TMPDIR to a folder with more room.") from error
 
 
 def _write_records(

@@ -289,6 +289,16 @@ def test_a_disk_that_runs_full_is_one_sentence_and_what_is_whole_is_kept(folder,
     assert {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()} == whole
 
 
+def test_a_disk_that_runs_full_in_an_array_is_one_sentence_too(folder, root, monkeypatch):
+    def save(path, array):  # as NumPy does, which gives no number of the error
+        raise OSError(f"{len(array)} requested and 0 written")
+
+    with monkeypatch.context() as patch, pytest.raises(DataError, match=r"The disk of .*data is full; make room"):
+        patch.setattr(np, "save", save)
+        prepare(str(folder))
+    assert prepare(str(folder)).left_out == []
+
+
 def test_files_that_cannot_be_opened_are_refused_as_damaged_ones_are(folder, root):
     (folder / "größe" / "cat" / "gone.jpg").symlink_to("nowhere")
     (folder / "site one" / "cat" / "gone too.jpg").symlink_to("gone too.jpg")

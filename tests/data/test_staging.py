@@ -1,5 +1,7 @@
 """Packs are copied once to a disk of the machine that reads them."""
 
+import errno
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -58,3 +60,20 @@ def test_a_copy_that_was_cut_short_is_made_again(tmp_path, monkeypatch):
         patch.setattr(shutil, "copytree", cut)
         staged(pack)
     assert (staged(pack) / "pixels.u8").read_bytes() == b"1234"
+
+
+def test_a_stage_that_runs_full_is_one_short_sentence_and_is_emptied(tmp_path, monkeypatch):
+    pack = tmp_path / "pack"
+    pack.mkdir()
+    for name in ("pack.json", "pixels.u8"):
+        (pack / name).write_bytes(b"1234")
+
+    def full(source, target, **_):
+        Path(target).write_bytes(b"12")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)
+
+    monkeypatch.setattr(shutil.copytree, "__defaults__", (False, None, full, False, False))
+    monkeypatch.setenv("SHIFTBED_STAGE", str(tmp_path / "scratch"))
+    with pytest.raises(DataError, match=r"cannot be copied to \S+scratch \(No space left on device\); make room"):
+        staged(pack)
+    assert not list((tmp_path / "scratch").glob("pack-*"))

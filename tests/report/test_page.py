@@ -322,6 +322,10 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"Cannot write .*page.html: .*; choose another file with --out."):
         write_page(tmp_path, tmp_path / "file" / "page.html")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreError, match=r"Cannot write .*folder: .*; choose another file with --out."):
+        write_page(tmp_path, tmp_path / "folder")
+    assert not list(tmp_path.glob("*.unfinished")), "a page is large, and nobody looks for it there"
 
 
 def test_a_damaged_measurement_is_one_sentence(tmp_path):

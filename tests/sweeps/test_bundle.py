@@ -1,5 +1,8 @@
+import errno
+import os
 import shutil
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -235,3 +238,17 @@ def test_a_cut_bundle_is_one_sentence(sweep, tmp_path):
     shutil.copy(__file__, tmp_path / "text.zip")
     with pytest.raises(StoreError, match="is not a whole bundle"):
         merge([tmp_path / "text.zip"], tmp_path / "copy")
+
+
+def test_a_full_scratch_folder_is_no_damage_of_the_bundle(sweep, tmp_path, monkeypatch):
+    bundle(sweep.root, tmp_path / "whole.zip")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match=r"No space left .* set TMPDIR to a folder"):
+        patch.setattr(Path, "write_bytes", full)
+        unbundle(tmp_path / "whole.zip", tmp_path / "here")
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match=r"No space left .* set TMPDIR to a folder"):
+        patch.setattr(zipfile.ZipFile, "writestr", full)
+        bundle(sweep.root, tmp_path / "again.zip")
