@@ -10,7 +10,7 @@ from shiftbed.errors import ShiftbedError
 
 
 class _SafeLoader(yaml.SafeLoader):
-    """YAML, but 5e-5 is a number, where YAML asks for 5.0e-5 and takes everything else for a word."""
+    """YAML of plain values, no objects; but 5e-5 is a number, where YAML asks for 5.0e-5 and has a word else."""
 
 
 _SafeLoader.add_implicit_resolver(

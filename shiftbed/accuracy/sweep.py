@@ -19,8 +19,7 @@ from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.tables.grids import padding
 from shiftbed.training.job import Job
-from shiftbed.training.model import load
-from shiftbed.training.run import JobFiles
+from shiftbed.training.model import last_weights, load
 from shiftbed.training.store import LocalStore, write_json
 
 Row = dict[str, Any]
@@ -78,11 +77,11 @@ def predict_sweep(
         mine = [job for job in together if any((job.id, one) not in done for one in job.description["test_domains"])]
         if not mine:
             continue
-        source = held_out(_weights(folder, mine[0]).parent, images)
-        labelled, why = _to_fit(of_one_size(source, load(_weights(folder, mine[0]), device)), severities)
+        source = held_out(last_weights(folder, mine[0].id).parent, images)
+        labelled, why = _to_fit(of_one_size(source, load(last_weights(folder, mine[0].id), device)), severities)
         for job in mine:
             on_progress("predicting accuracies", len({row["job"] for row in rows}), len(jobs))
-            extract = Extractor(load(_weights(folder, job), device))
+            extract = Extractor(load(last_weights(folder, job.id), device))
             outputs = extract(source)
             if chosen.missing(outputs):
                 raise cannot(chosen, outputs)
@@ -107,13 +106,6 @@ def _row(
     return {**who, "method": made.method, "asked": method.name, **numbers, "true": outputs.accuracy}
 
 
-def _weights(folder: Path, job: JobRecords) -> Path:
-    """The weights that a job kept; of those of every evaluation the last."""
-    files = JobFiles(job.id)
-    kept = folder / files.weights
-    return kept if kept.exists() else folder / files.all_weights.format(step=job.rows[-1]["step"])
-
-
 def models(folder: Path) -> list[JobRecords]:
     """Of every algorithm and task the job whose model is asked, those of a task one after the other.
 
@@ -126,7 +118,7 @@ def models(folder: Path) -> list[JobRecords]:
     finished = list(finished_jobs(LocalStore(folder)))
     beside = cross_validating(finished)
     ended = [job for job in finished if job.status == "done" and job.rows and job.id not in beside]
-    jobs = [job for job in ended if _weights(folder, job).exists()]
+    jobs = [job for job in ended if last_weights(folder, job.id).exists()]
     if not finished and (any(folder.glob("weights*.safetensors")) or any(folder.glob("jobs/*/weights*.safetensors"))):
         raise StoreError(f"{folder} is a model and no sweep; name its images with --on FOLDER or --on DATASET/DOMAIN.")
     if not jobs:

@@ -8,7 +8,7 @@ from shiftbed.errors import DataError, HparamError
 from shiftbed.networks.weights import weights_are_here
 from shiftbed.sweeps.cautions import cautions
 from shiftbed.sweeps.costs import Cost, Kind, disk_bytes, kinds, known_costs, measured_costs
-from shiftbed.sweeps.plan import Request, plan, planned
+from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import outcomes
 from shiftbed.sweeps.stages import most_reruns, second_stage
 from shiftbed.training.device import Runtime
@@ -67,10 +67,7 @@ def forecast(
     left, done, notes = _left(jobs, store)
     costs, gaps = _costs(left, done or [], store, runtime, probe, on_probe)
     by_kind, every = kinds(left), kinds([*left, *(done or [])])
-    again = reruns
-    if done is not None and not left:  # the winners are known, and two rules may have the same
-        finished = outcomes(store)
-        again = sum(job.id not in finished for job in second_stage(request, store))
+    again = _reruns_left(request, left, done, store)
     each = again / len(jobs)  # the winners are taken to cost what jobs cost on average
     seconds = {
         kind: sum(map(costs[kind], by_kind.get(kind, []))) + each * sum(map(costs[kind], some))
@@ -88,13 +85,12 @@ def forecast(
     )
 
 
-def _reruns_done(jobs: list[Job], store: Store) -> int:
-    """How many jobs of a second stage are done: those of the same settings that the first does not have."""
-    first, settings, finished = {job.id for job in jobs}, {job.setting for job in jobs}, outcomes(store)
-    return sum(
-        row["setting"] in settings and job_id not in first and job_id in finished
-        for job_id, row in planned(store).items()
-    )
+def _reruns_left(request: Request, left: list[Job], done: list[Job] | None, store: Store) -> int:
+    """How many jobs of a second stage are not done: at most, until the first has ended and the winners are known."""
+    if left or done is None:
+        return most_reruns(request)
+    finished = outcomes(store)
+    return sum(job.id not in finished for job in second_stage(request, store))
 
 
 def _left(jobs: list[Job], store: Store) -> tuple[list[Job], list[Job] | None, list[str]]:
@@ -166,8 +162,7 @@ def largest_within(
         by_draw[job.draw] += costs[job.dataset, job.algorithm](job)
     for job in [*left, *(done or [])]:
         whole += costs[job.dataset, job.algorithm](job)
-    reruns = most_reruns(request) - (0 if done is None else _reruns_done(jobs, store))
-    draws, used = 0, max(0, reruns) * whole / max(1, len(left) + len(done or []))
+    draws, used = 0, _reruns_left(request, left, done, store) * whole / max(1, len(left) + len(done or []))
     while draws < request.draws:
         used += by_draw[draws]
         if used > seconds:

@@ -283,10 +283,8 @@ def dry_run(
     Raises:
         ShiftbedError: As of `sweep`.
     """
-    request, runtime = _prepared(request, device, precision, code)
     store = LocalStore(Path(out))
-    if is_sealed(store):
-        _refuse_looks([request])
+    request, runtime = _prepared(request, store, device, precision, code)
     return forecast(request, store, runtime, probe, on_probe)
 
 
@@ -312,20 +310,26 @@ def within_budget(
         precision: The arithmetic.
         code: Files that register algorithms.
         on_probe: Told the progress of measuring.
+
+    Raises:
+        ShiftbedError: As of `sweep`, or not even one draw fits.
     """
     seconds = parse_duration(budget)
-    asked, runtime = _prepared(request, device, precision, code)
+    store = LocalStore(Path(out))
+    asked, runtime = _prepared(request, store, device, precision, code)
     devices = find_runtimes(device)
     side_by_side = len(devices) if devices[0].on_gpu else workers or default_workers()
-    found = largest_within(asked, LocalStore(Path(out)), seconds * side_by_side, runtime, on_probe)
+    found = largest_within(asked, store, seconds * side_by_side, runtime, on_probe)
     return replace(request, draws=found.draws)
 
 
 def _prepared(
-    request: Request, device: str | None, precision: Precision | None, code: Sequence[str | Path]
+    request: Request, store: LocalStore, device: str | None, precision: Precision | None, code: Sequence[str | Path]
 ) -> tuple[Request, Runtime]:
-    """A request with its precision, and the device to measure it on."""
+    """A request with its precision, and the device to measure it on; what a sealed sweep refuses is refused."""
     for path in code:
         load_code(Path(path))
+    if is_sealed(store):
+        _refuse_looks([request])
     runtime = find_runtimes(device)[0]
     return replace(request, fields={"precision": precision or default_precision(runtime), **request.fields}), runtime

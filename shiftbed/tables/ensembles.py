@@ -85,9 +85,13 @@ def averaged_weights(folder: str | Path, members: Sequence[dict[str, Any]], doma
     """
     import torch
 
-    from shiftbed.training.model import load
+    from shiftbed.training.model import last_weights, load
 
-    models = [load(_weights(Path(folder), about)) for about in members]
+    kept = {about["id"]: last_weights(Path(folder), about["id"]) for about in members}
+    for job_id, weights in kept.items():
+        if not weights.exists():
+            raise StoreError(f"Job {job_id} kept no weights; run it with --keep best in a new folder.")
+    models = [load(weights) for weights in kept.values()]
     tensors = [dict(one.algorithm.named_parameters()) | dict(one.algorithm.named_buffers()) for one in models]
     # Where a shape is drawn, as that of an adversary, draws differ in tensors: these become no number, which shows in
     # the logits if they are predicted with. The model with the most has all that any has.
@@ -141,17 +145,6 @@ def _logits(folder: Path, about: dict[str, Any], step: int, split: Split) -> np.
 def _images(domain: Domain, split: Split) -> np.ndarray | Sequence[np.ndarray]:
     """The images of a split; packed ones of any size still know their original sizes."""
     return domain.inputs[split.indices]  # type: ignore[call-overload]  # arrays and packs take many places
-
-
-def _weights(folder: Path, about: dict[str, Any]) -> Path:
-    """The weights that a job kept; of those of every evaluation the last."""
-    path = folder / JobFiles(about["id"]).weights
-    every = path.parent.glob("weights-*.safetensors")
-    if not path.exists():
-        path = max(every, key=lambda one: int(one.stem.removeprefix("weights-")), default=path)
-    if not path.exists():
-        raise StoreError(f"Job {about['id']} kept no weights; run it with --keep best in a new folder.")
-    return path
 
 
 def ensemble_grid(table: Table, kind: str) -> Grid:

@@ -18,6 +18,7 @@ from shiftbed.networks import FeaturizerModule, stride_first
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
 from shiftbed.training.device import numerics
+from shiftbed.training.files import JobFiles
 from shiftbed.training.recipes import domainbed_names
 from shiftbed.training.store import read_json
 from shiftbed.training.streams import reseed
@@ -294,6 +295,13 @@ def job_of(folder: Path) -> dict[str, Any] | None:
     """What the job whose weights are in a folder was, as its `job.json` says; None if it says nothing."""
     about = folder / "job.json"
     return read_json(about) if about.exists() else None
+
+
+def last_weights(sweep: Path, job_id: str) -> Path:
+    """Where the weights that a job of a sweep kept would be; of those of every evaluation the last."""
+    kept = sweep / JobFiles(job_id).weights
+    every = [] if kept.exists() else kept.parent.glob("weights-*.safetensors")
+    return max(every, key=lambda file: int(file.stem.removeprefix("weights-")), default=kept)
 
 
 def weights_file(run: Path) -> Path:

@@ -35,6 +35,8 @@ from shiftbed.training.trainer import Trainer, is_recorded
 
 CHECKPOINT_FORMAT = 2  # before, the test splits were in the record file
 SAVE_SECONDS = 1.0  # between checkpoints: where evaluations follow faster, writing each would take a fifth of a job
+# As decompositions, index tables and assertions break on what is not finite; other errors are a program's own.
+BY_BAD_NUMBERS = (ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError)
 Keep = Literal["none", "final", "best", "all", "logits"]
 Outcome = Literal["done", "diverged", "stopped"]
 
@@ -111,10 +113,10 @@ def _train(
         try:
             on_step(trainer.step + 1, trainer.advance())
             row = trainer.evaluate() if recipe.is_due(trainer.step) else None
-        except Exception:
+        except BY_BAD_NUMBERS:
             if trainer.diverged_at() is None:
                 raise
-            return "diverged"  # as decompositions refuse what is not finite: the bad loss is the reason
+            return "diverged"
         if row is None:
             continue
         if trainer.diverged_at() is not None:

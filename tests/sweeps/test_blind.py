@@ -176,6 +176,8 @@ def test_a_sweep_is_blind_from_its_first_job_on(tmp_path):
     seal(LocalStore(tmp_path / "sealed"))
     with pytest.raises(ShiftbedError, match="would choose by oracle, which reads test numbers"):
         verbs.dry_run(looking, tmp_path / "sealed", probe=False)
+    with pytest.raises(ShiftbedError, match="and the sweep is blind"):
+        verbs.within_budget(looking, tmp_path / "sealed", "1h")
 
 
 def test_the_command_seals_before_it_trains(tmp_path, monkeypatch):

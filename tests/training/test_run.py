@@ -247,6 +247,19 @@ def test_what_breaks_without_a_bad_loss_has_failed(local):
         run_job(tiny_job("Broken"), local)
 
 
+def test_a_slip_of_the_program_is_told_after_a_bad_loss_too(local):
+    class Slipping(ERM):
+        def update(self, minibatches, unlabeled=None):
+            if self.step == 3:
+                return {"los": 0}["loss"]
+            metrics = super().update(minibatches)
+            return {"loss": metrics["loss"] * (float("nan") if self.step == 3 else 1)}
+
+    register()(Slipping)
+    with pytest.raises(KeyError):
+        run_job(tiny_job("Slipping"), local)
+
+
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_no_algorithm_fails_where_numbers_overflow(name, local):
     rates = {"lr": 1e30, **({"linear_lr": 1e30} if name == "ERMPlusPlus" else {})}
