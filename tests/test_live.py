@@ -101,6 +101,14 @@ def test_status_tells_the_pace_of_what_runs(now, pace, monkeypatch):
     assert said(screen)[-1].startswith(pace)
 
 
+def test_before_the_first_job_has_ended_status_calls_what_runs_running(monkeypatch):
+    screen = console(False)
+    monkeypatch.setattr(sweeps, "console", screen)
+    states = {"a": "running", "b": "left"}
+    sweeps._show_status(Status(states, {job: {"dataset": "A", "algorithm": "ERM"} for job in states}, {}, None))
+    assert "Nothing runs" not in "".join(said(screen))
+
+
 def rows(table):
     return list(zip(*(column.cells for column in table.columns), strict=True))
 

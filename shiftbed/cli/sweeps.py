@@ -310,7 +310,7 @@ def _show_status(now: "Status") -> None:
     show_failures(now.failures)
     if now.seconds_left is not None and now.jobs_per_second is not None:
         console.print(f"About {duration(now.seconds_left)} left, at {pace(now.jobs_per_second)}.", highlight=False)
-    elif now.unfinished:
+    elif now.unfinished and not now.count("running"):  # before the first job has ended nothing tells the time left
         left = plural(now.unfinished, "job")
         rows = [row for id, row in now.plan.items() if now.states[id] not in ("done", "diverged")]
         sources = with_sources(rows, now.plan.values())
