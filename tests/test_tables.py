@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from scipy import stats
 
 from shiftbed.errors import UnknownNameError
+from shiftbed.hashing import canonical, digest
 from shiftbed.selection import SELECTIONS, JobRecords
 from shiftbed.sweeps.designs import DESIGNS
 from shiftbed.tables import (
@@ -707,7 +708,8 @@ def test_draws_and_trials_that_are_not_asked_for_are_not_missing(tmp_path):
         for draw, trial in ((7, 0), (0, 7))
     ]
     (tmp_path / "plans").mkdir()
-    (tmp_path / "plans" / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plan))
+    lines = b"".join(canonical(row) + b"\n" for row in plan)
+    (tmp_path / "plans" / f"{digest(plan)[:20]}.jsonl").write_bytes(lines)
     for asked, count in (({}, 2), ({"draws": 7}, 1), ({"trials": 7}, 1), ({"draws": 7, "trials": 7}, 0)):
         assert len(read_tables(tmp_path, ["oracle"], **asked)[0].missing) == count
 

@@ -1,5 +1,6 @@
 """Planning: from a question (datasets, algorithms, draws, trials) to the jobs that answer it."""
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.data import card
 from shiftbed.errors import DataError, HparamError, StoreError
-from shiftbed.hashing import canonical, digest
+from shiftbed.hashing import canonical
 from shiftbed.hparams import Space, Value
 from shiftbed.protocols import PROTOCOLS, LeaveOut, TaskSpec
 from shiftbed.registry import did_you_mean, listed
@@ -260,7 +261,11 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
         ),
         key=lambda row: str(row["id"]),
     )
-    if _is_stored(rows, store):
+    key, content = _as_file(rows)
+    before = store.get(key)
+    if before is not None:  # it was accepted once; cut off since, it is made whole
+        if before != content:
+            store.put_atomic(key, content)
         return
     known = planned(store)
     others = of_other_designs(rows, known)
@@ -269,8 +274,8 @@ def remember_plan(jobs: Sequence[Job], store: Store, design: str = REDRAW) -> No
         raise mixed_designs(clash, known)
     elsewhere = {row["id"] for row in others}
     new = [row for row in rows if row["id"] not in elsewhere]
-    if new and not _is_stored(new, store):
-        store.put_atomic(*_as_file(new))
+    if new:
+        store.create_exclusive(*_as_file(new))
 
 
 def _source(algorithm: str) -> str | None:
@@ -281,12 +286,13 @@ def _source(algorithm: str) -> str | None:
 
 def _as_file(rows: Sequence[Row]) -> tuple[str, bytes]:
     """The key and the content of a plan; whatever else lies under the name of this content is damaged."""
-    return f"plans/{digest(rows)[:20]}.jsonl", b"".join(canonical(row) + b"\n" for row in rows)
+    lines = [canonical(row) for row in rows]
+    return _key(lines), b"".join(line + b"\n" for line in lines)
 
 
-def _is_stored(rows: Sequence[Row], store: Store) -> bool:
-    key, content = _as_file(rows)
-    return store.get(key) == content
+def _key(lines: Sequence[bytes]) -> str:
+    """The name of a plan: the digest of its rows, whose canonical text these lines between brackets are."""
+    return f"plans/{hashlib.sha256(b'[' + b','.join(lines) + b']').hexdigest()[:20]}.jsonl"
 
 
 def planned(store: Store) -> dict[str, Row]:
@@ -297,10 +303,10 @@ def planned(store: Store) -> dict[str, Row]:
     """
     rows: dict[str, Row] = {}
     for key in sorted(store.list("plans")):
-        try:
-            rows |= {row["id"]: row for row in map(json.loads, (store.get(key) or b"").splitlines())}
-        except ValueError as error:
-            raise StoreError(f"{key} is damaged; remove it and run its sweep again, which plans it anew.") from error
+        lines = (store.get(key) or b"").splitlines()
+        if key != _key(lines):  # cut off between two lines it would be a smaller sweep
+            raise StoreError(f"{key} is damaged; remove it and run its sweep again, which plans it anew.")
+        rows |= {row["id"]: row for row in map(json.loads, lines)}
     return rows
 
 

@@ -58,6 +58,15 @@ def test_a_part_that_is_not_whole_is_not_spread(sweep, tmp_path, kind, left):
     assert everything(good) == before and not (tmp_path / "sweep.zip").exists()
 
 
+def test_a_plan_that_is_not_whole_is_not_spread(sweep, tmp_path):
+    (file,) = (sweep.root / "plans").iterdir()
+    file.write_bytes(b"")  # as a copy to a full disk leaves it
+    for take in (lambda: merge([sweep.root], tmp_path / "all"), lambda: bundle(sweep.root, tmp_path / "sweep.zip")):
+        with pytest.raises(StoreError, match=rf"plans/{file.name} is damaged"):
+            take()
+    assert everything(LocalStore(tmp_path / "all")) == [] and not (tmp_path / "sweep.zip").exists()
+
+
 def test_equal_stores_have_equal_bundles(sweep, tmp_path):
     bundle(sweep.root, tmp_path / "one.zip")
     bundle(sweep.root, tmp_path / "other.zip")

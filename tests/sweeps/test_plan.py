@@ -130,9 +130,12 @@ def test_a_plan_that_was_cut_is_whole_again_after_its_sweep_or_is_told(tmp_path)
     path.write_bytes(lines[0])
     remember_plan(jobs, store)
     assert set(planned(store)) == {job.id for job in jobs}
-    path.write_bytes(lines[0][:-9])
-    with pytest.raises(StoreError, match=rf"plans/{path.name} is damaged; remove it and run its sweep again"):
-        planned(store)
+    for cut in (lines[0][:-9], lines[0], b""):
+        path.write_bytes(cut)
+        with pytest.raises(StoreError, match=rf"plans/{path.name} is damaged; remove it and run its sweep again"):
+            planned(store)
+        remember_plan(jobs, store)
+        assert set(planned(store)) == {job.id for job in jobs}
 
 
 A, C, P, S = "art_painting", "cartoon", "photo", "sketch"
