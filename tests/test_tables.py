@@ -476,6 +476,18 @@ def test_a_column_that_was_not_recorded_is_not_called_a_missing_job():
     assert table.why_empty("ERM", AVERAGE) == "not recorded: validation/all/accuracy"
 
 
+def test_lean_jobs_for_other_selections_are_told_and_are_no_draws_of_this_one():
+    jobs = full_sweep()
+    for job in jobs:
+        if job.description["draw"] == 0:
+            job.description["lean"] = ["training-domain-validation"]
+            job.rows[-1]["splits"].pop(f"{job.description['test_domains'][0]}/out")
+    told = "left out: 18 jobs with lean records for other selections; a sweep into another folder records it."
+    oracle, other = table_of(jobs, "oracle"), table_of(jobs)
+    assert told in " ".join(as_text(oracle).split()) and oracle.draws["ERM"] == (1, 1)
+    assert "lean" not in as_text(other) and other.draws["ERM"] == (2, 2)
+
+
 @pytest.mark.parametrize("rule", ["training-domain-validation", "oracle", "worst-domain-validation"])
 def test_jobs_that_all_diverged_before_a_record_are_called_that(rule):
     jobs = [replace(record("ERM", "north", 0, draw, 0, 0), status="diverged", rows=[]) for draw in range(2)]

@@ -119,6 +119,11 @@ def _kind(task: TaskRecords) -> str:
     return digest([about["recipe"]["name"], about["overrides"], split_by, len(task.tested)])
 
 
+def is_own(column: Column) -> bool:
+    """Whether a column is read from a task's own jobs, and not from others beside them."""
+    return column.role not in (PAIR, ELSEWHERE)
+
+
 class Evidence:
     """The records of one task, one row a job and one position a checkpoint, of which a rule sees what it declared.
 
@@ -154,7 +159,7 @@ class Evidence:
 
     def mean(self, column: Column) -> np.ndarray:
         """The mean of a column over its domains: jobs × checkpoints, not a number where one of them is missing."""
-        if column in self._columns and column.role not in (PAIR, ELSEWHERE):
+        if column in self._columns and is_own(column):
             return self._task.mean(column)
         return over_domains(self._read(column))
 

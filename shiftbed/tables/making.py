@@ -2,8 +2,9 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +26,7 @@ from shiftbed.selection import (
     Variant,
     tasks_of,
 )
+from shiftbed.selection.evidence import is_own
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import planned, planned_designs, with_sources
@@ -230,6 +232,7 @@ class Setting:
             needed |= set(_missing_pairs(task, self.companions)) if selection.needs_pairs else set()
             needed |= set(self._not_repeated(task, winners))
         is_empty = not any(chosen.values())
+        unrecorded: set[str] = set() if is_empty else self._unrecorded(selection)
         recorded = [task for task in self.tasks if task.steps.size]  # the others diverged before they were evaluated
         cadences = () if selection.at_end else self._cadences(chosen)
         lacks = [{*selection.lacking(task, self.companions), *_unreported(task)} for task in recorded if is_empty]
@@ -239,7 +242,7 @@ class Setting:
             columns=tuple(self.columns),
             chosen=chosen,
             names=self.names,
-            sizes=self._sizes(needed),
+            sizes=self._sizes(needed, unrecorded),
             design=self.design,
             cadences=cadences,
             beside=self._beside(cadences) if selection.needs_pairs else (),
@@ -247,6 +250,7 @@ class Setting:
             sources=self.sources,
             needed=tuple(sorted(needed)),
             lacking=tuple(sorted(set.intersection(*lacks), key=str)) if lacks else (),
+            unrecorded=len(unrecorded),
             se=self.se,
             folder=self.folder,
         )
@@ -267,8 +271,27 @@ class Setting:
         found = sorted({Cadence.of(about) for pair in pairs for about in pair.abouts})
         return () if tuple(found) == cadences else tuple(found)
 
-    def _sizes(self, needed: Iterable[MissingJob]) -> dict[str, dict[Tested, dict[int, int]]]:
-        """From how many draws each cell is chosen: those that lack no other job."""
+    @cached_property
+    def _lean(self) -> list[TaskRecords]:
+        """The jobs with lean records, each task's by the selections that these are for."""
+        found = []
+        for task in self.tasks:
+            rows: dict[tuple[str, ...], list[int]] = defaultdict(list)
+            for row, (about, status) in enumerate(zip(task.abouts, task.statuses, strict=True)):
+                if status == "done" and about.get("lean"):
+                    rows[tuple(about["lean"])].append(row)
+            found += [task.only(some) for some in rows.values()]
+        return found
+
+    def _unrecorded(self, selection: Selection) -> set[str]:
+        """The ids of lean jobs that do not have what a selection reads, since they are for others."""
+        lacking = (some for some in self._lean if any(map(is_own, selection.lacking(some, self.companions))))
+        return {about["id"] for some in lacking for about in some.abouts}
+
+    def _sizes(
+        self, needed: Iterable[MissingJob], unrecorded: Container[str]
+    ) -> dict[str, dict[Tested, dict[int, int]]]:
+        """From how many draws each cell is chosen: those that lack no other job, and have what is read."""
         sizes: dict[str, dict[Tested, dict[int, int]]] = {}
         for task in self.tasks:
             waiting = {job[:1] + job[2:] for job in needed if set(task.tested) <= set(job.tested)}
@@ -278,7 +301,8 @@ class Setting:
                         (cell.variant.algorithm, cell.trial, draw, cell.variant.by_hand) for _, draw in task.keys[rows]
                     ]
                     own = sizes.setdefault(self.variants[cell.variant], {}).setdefault(task.tested, {})
-                    own[cell.trial] = sum(ask not in waiting for ask in asks)
+                    both = zip(asks, task.abouts[rows], strict=True)
+                    own[cell.trial] = sum(ask not in waiting and about["id"] not in unrecorded for ask, about in both)
         return dict(sorted(sizes.items()))
 
     def _winners(self, task: TaskRecords, selection: Selection) -> dict[Variant, Choice]:

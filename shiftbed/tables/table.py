@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from shiftbed.errors import plural
 from shiftbed.protocols import Fixed, Flexible, TargetTrained
 from shiftbed.selection import Cadence, Selection, Variant, own_rule
 from shiftbed.selection import Column as RecordColumn
-from shiftbed.selection.evidence import ELSEWHERE, PAIR
+from shiftbed.selection.evidence import is_own
 from shiftbed.sweeps.designs import REDRAW, Design
 from shiftbed.tables.cells import AVERAGE, OVERALL, Chosen, Column, Tested
 from shiftbed.tables.estimates import (
@@ -50,6 +51,7 @@ class Table:
         sources: What the command needs for these where classes have changed since, in words.
         needed: Other jobs that the selection needs: those that test two domains, or winners trained again.
         lacking: The columns that the selection reads and no job of the setting has.
+        unrecorded: How many jobs do not have what it reads, where others do: lean ones that were for other selections.
         se: The standard error's divisor.
         folder: Where the sweep is.
         unaveraged: The rows that have no average although they could; see `whole_trials`.
@@ -70,6 +72,7 @@ class Table:
     sources: str = ""
     needed: tuple[MissingJob, ...] = ()
     lacking: tuple[RecordColumn, ...] = ()
+    unrecorded: int = 0
     se: StandardError = "sample"
     folder: str = "DIR"
     unaveraged: frozenset[str] = frozenset()
@@ -173,7 +176,7 @@ class Table:
     @property
     def not_recorded(self) -> list[str]:
         """The columns it lacks that belong to its own jobs, and not to others beside them."""
-        return [str(column) for column in self.lacking if column.role not in (PAIR, ELSEWHERE)]
+        return [str(column) for column in self.lacking if is_own(column)]
 
     def shares(self, algorithm: str, column: Column) -> dict[int, float]:
         """The share of right predictions of each trial; `AVERAGE` averages domains in each trial that has them all."""
@@ -281,6 +284,11 @@ class Table:
         if self.not_recorded:
             notes.append(
                 f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."
+            )
+        elif self.unrecorded:
+            notes.append(
+                f"Without what the selection reads, and left out: {plural(self.unrecorded, 'job')} with lean records "
+                "for other selections; a sweep into another folder records it."
             )
         elif self.is_empty and not (self.missing or self.needed or elsewhere):
             notes.append(f"No number: {NONE_COMPETES}; those that diverged do not.")
