@@ -95,10 +95,8 @@ class Leaderboard:
         """The mean over datasets of every algorithm that has all of them."""
         every = set.intersection(*(set(found) for found in self.estimates.values())) if self.estimates else set()
         names = [name for found in self.estimates.values() for name in found if name in every]
-        return {
-            name: statistics.fmean(found[name].mean for found in self.estimates.values())
-            for name in dict.fromkeys(names)
-        }
+        means = {name: statistics.fmean(found[name].mean for found in self.estimates.values()) for name in names}
+        return {name: round(mean, 9) for name, mean in means.items()}  # equal sums of decimals differ in the last bit
 
     def average_error(self, algorithm: str) -> float | None:
         """The standard error of an algorithm's mean over datasets, whose errors are independent."""
