@@ -46,6 +46,19 @@ def test_ranks_of_domainbed_v2_s_leaderboards():
     assert [VIT.ranks[name] for name in order] == [5, 1, 2, 8, 6, 3, 10, 9, 7, 4]
 
 
+def test_a_paper_s_oracle_numbers_are_marked_and_never_stand_for_others():
+    with pytest.raises(ShiftbedError, match="several numbers of ERM on ColoredMNIST; name one of its tables"):
+        Leaderboard.published("domainbed")
+    assert not Leaderboard.published("domainbed", selection="training-domain-validation").has_oracle
+    assert Leaderboard.published("domainbed", selection="oracle").has_oracle
+
+
+def test_equal_averages_share_a_rank_whatever_rounding_makes_of_their_sums():
+    rows = {"CORAL": (62.3, 88.0, 75.1, 75.2, 77.6), "MMD": (62.2, 88.2, 74.9, 75.4, 77.5)}  # both sum to 378.2
+    estimates = {str(k): {name: Estimate(row[k], 0.1, 3) for name, row in rows.items()} for k in range(5)}
+    assert Leaderboard("made", estimates, dict.fromkeys(estimates)).ranks == {"CORAL": 1, "MMD": 1}
+
+
 def test_changes_of_rank_are_the_printed_ones():
     for weights, board in (("moco-v2", MOCO), ("moco-v3", VIT)):
         rows = {row["algorithm"]: row["change_of_rank"] for row in board.grid(SUPERVISED).data}

@@ -671,6 +671,7 @@ def test_the_permutation_test_by_hand():
     assert paired_permutation_test([1.0], [0.0]).p == 1, "one pair proves nothing"
     assert paired_permutation_test([], []) is None
     assert paired_permutation_test([1.0] * 4, [1.0] * 4).p == 1
+    assert paired_permutation_test([0.1, 0.2, 0.3, -0.6], [0.0] * 4).p == 1, "no mean is smaller than none"
 
 
 def test_the_permutation_test_of_many_pairs_draws_signs():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shiftbed import published
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
-from shiftbed.selection import Selection
+from shiftbed.selection import SELECTIONS, Selection
 from shiftbed.tables.cells import AVERAGE
 from shiftbed.tables.estimates import (
     DIVISORS,
@@ -73,12 +73,24 @@ class Leaderboard:
             paper: A paper or one of its tables, as `published.cells` takes it.
             name: What to call it.
             labels: What else the cells must have, such as `weights="moco-v2"`.
+
+        Raises:
+            ShiftbedError: An algorithm has several numbers on a dataset, as under several selections.
         """
         estimates: dict[str, dict[str, Estimate]] = defaultdict(dict)
+        rules: dict[str, Selection | None] = {}
         for cell in published.cells(paper, domain="", measure="accuracy", **labels):
             if cell.algorithm and cell.dataset and cell.mean is not None:  # not the means over algorithms
-                estimates[cell.dataset][cell.algorithm] = Estimate(cell.mean, cell.spread, 1)
-        return cls(name or paper, estimates, dict.fromkeys(estimates))
+                known = estimates[cell.dataset].get(cell.algorithm)
+                if known is not None and known.mean != cell.mean:
+                    raise ShiftbedError(
+                        f"{paper} has several numbers of {cell.algorithm} on {cell.dataset}; name one of its tables, "
+                        'or labels that tell them apart, such as selection="oracle" or weights="imagenet".'
+                    )
+                if known is None or known.standard_error is None:  # one number is printed again, with its error
+                    estimates[cell.dataset][cell.algorithm] = Estimate(cell.mean, cell.spread, 1)
+                rules[cell.dataset] = SELECTIONS[cell.selection] if cell.selection else None
+        return cls(name or paper, estimates, rules)
 
     @property
     def has_oracle(self) -> bool:
@@ -95,10 +107,8 @@ class Leaderboard:
         """The mean over datasets of every algorithm that has all of them."""
         every = set.intersection(*(set(found) for found in self.estimates.values())) if self.estimates else set()
         names = [name for found in self.estimates.values() for name in found if name in every]
-        return {
-            name: statistics.fmean(found[name].mean for found in self.estimates.values())
-            for name in dict.fromkeys(names)
-        }
+        means = {name: statistics.fmean(found[name].mean for found in self.estimates.values()) for name in names}
+        return {name: round(mean, 9) for name, mean in means.items()}  # equal sums of decimals differ in the last bit
 
     def average_error(self, algorithm: str) -> float | None:
         """The standard error of an algorithm's mean over datasets, whose errors are independent."""
