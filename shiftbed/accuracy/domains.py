@@ -13,7 +13,7 @@ from shiftbed.accuracy.extraction import AnyModel, DomainImages, Images, content
 from shiftbed.data import card, load
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
-from shiftbed.data.examples import walk_images
+from shiftbed.data.examples import images_below
 from shiftbed.data.images import decode_image, readable
 from shiftbed.errors import DataError, ShiftbedError, UnknownNameError
 from shiftbed.hashing import digest
@@ -253,10 +253,7 @@ def target(where: str, classes: Sequence[str], skip_corrupt: bool = False) -> Do
     """
     folder = Path(where)
     if folder.is_dir():
-        files = sorted(walk_images(folder))
-        if not files:
-            raise DataError(f"There are no images in {folder} or the folders below it.")
-        return DomainImages.of(str(folder), readable(files, skip_corrupt))
+        return DomainImages.of(str(folder), readable(images_below(folder), skip_corrupt))
     if folder.suffix and not folder.exists() and "/" not in where:
         raise DataError(f"There is no folder {where}.")
     try:

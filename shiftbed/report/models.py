@@ -8,10 +8,10 @@ from typing import Any
 
 from shiftbed.data import DATASETS, MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
-from shiftbed.data.examples import images_in, walk_images
+from shiftbed.data.examples import images_below, images_in
 from shiftbed.data.images import readable
 from shiftbed.data.roots import prepared_names
-from shiftbed.errors import DataError, ShiftbedError, StoreError
+from shiftbed.errors import ShiftbedError, StoreError
 from shiftbed.registry import listed, whole_names
 from shiftbed.sweeps.blind import refuse_sealed_test
 from shiftbed.training.job import Job
@@ -62,10 +62,7 @@ def _is_folder(name: str) -> bool:
 
 def _of_files(model: Model, folder: Path, skip_corrupt: bool) -> Iterator[Said]:
     """What a model says of the image files in a folder and below it, of whose labels nothing is known."""
-    files = sorted(walk_images(folder))
-    if not files:
-        raise DataError(f"There are no images in {folder} or the folders below it.")
-    files = readable(files, skip_corrupt)
+    files = readable(images_below(folder), skip_corrupt)
     for path, (said, confidence) in zip(files, _says(model, files), strict=True):
         yield folder.resolve().name, path.relative_to(folder).as_posix(), "", said, confidence, ""
 
