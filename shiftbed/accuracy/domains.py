@@ -10,12 +10,12 @@ import numpy as np
 from PIL import Image
 
 from shiftbed.accuracy.extraction import AnyModel, DomainImages, Images, content_id
-from shiftbed.data import card, load
+from shiftbed.data import card, card_if_known, load
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
 from shiftbed.data.examples import images_below
 from shiftbed.data.images import decode_image, readable
-from shiftbed.errors import DataError, ShiftbedError, UnknownNameError
+from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.hashing import digest
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of
@@ -117,7 +117,7 @@ def asked_about(where: str) -> set[tuple[str, str]]:
     if folder.is_dir():
         for path in (folder.absolute(), folder.resolve()):
             found |= _domains_along(path.parts)
-            inside = _card_or_none(path.name)
+            inside = card_if_known(path.name)
             if inside is not None:
                 found |= {(inside.name, domain) for domain in inside.domains if (path / domain).is_dir()}
     return found
@@ -125,15 +125,8 @@ def asked_about(where: str) -> set[tuple[str, str]]:
 
 def _domains_along(parts: Sequence[str]) -> set[tuple[str, str]]:
     """Every dataset in a path that is followed by one of its domains."""
-    pairs = [(_card_or_none(dataset), domain) for dataset, domain in pairwise(parts)]
+    pairs = [(card_if_known(dataset), domain) for dataset, domain in pairwise(parts)]
     return {(known.name, domain) for known, domain in pairs if known is not None and domain in known.domains}
-
-
-def _card_or_none(name: str) -> Card | None:
-    try:
-        return card(name)
-    except ShiftbedError:
-        return None
 
 
 def others_than(target: DomainImages, domains: Iterable[DomainImages]) -> list[DomainImages]:

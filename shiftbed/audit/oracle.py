@@ -12,8 +12,7 @@ import numpy as np
 
 from shiftbed.audit.findings import Finding, Verdict
 from shiftbed.audit.subject import HONEST, Subject
-from shiftbed.data import card
-from shiftbed.errors import ShiftbedError
+from shiftbed.data import card_if_known
 from shiftbed.protocols import TargetTrained
 from shiftbed.selection import SELECTIONS, Cell, Evidence, Selection, TaskRecords
 from shiftbed.selection.evidence import VALIDATION
@@ -237,9 +236,8 @@ def _joint_plans(subject: Subject) -> list[tuple[str, str]]:
     """The sweeps that would allow the answer, where a dataset has enough domains."""
     plans = []
     for dataset in subject.datasets:
-        try:
-            known = card(dataset)
-        except ShiftbedError:
+        known = card_if_known(dataset)
+        if known is None:
             continue
         threes = [name for name, groups in known.groupings.items() if min(map(len, groups)) >= LEAST_JOINT]
         protocol = f"leave-group-out:{threes[0]}" if threes else f"k-sources:{len(known.domains) - LEAST_JOINT}"

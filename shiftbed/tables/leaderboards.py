@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shiftbed import published
-from shiftbed.data import card
+from shiftbed.data import card_if_known
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import Selection
 from shiftbed.tables.cells import AVERAGE
@@ -255,10 +255,8 @@ def ranking_score(ours: Mapping[str, float], baseline: Mapping[str, tuple[float,
 
 def shift_kind(dataset: str) -> str:
     """The kind of shift that dominates a dataset, from its card; else unknown."""
-    try:
-        return card(dataset).shift or UNKNOWN
-    except ShiftbedError:
-        return UNKNOWN
+    known = card_if_known(dataset)
+    return (known and known.shift) or UNKNOWN
 
 
 def ranking_grid(board: Leaderboard, kinds: Kinds | None = None, folder: str = "DIR") -> Grid:
