@@ -17,6 +17,7 @@ from shiftbed.data.examples import images_below
 from shiftbed.data.images import decode_image, readable
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.hashing import digest
+from shiftbed.registry import refuse_unknown
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of
 
@@ -178,8 +179,7 @@ def of_dataset(name: str, classes: Sequence[str]) -> Iterator[DomainImages]:
             f"The classes of {known.name} ({', '.join(known.classes)}) are not the model's ({', '.join(classes)}); its "
             "labels cannot be compared."
         )
-    if wanted and wanted not in known.domains:
-        raise DataError(f"{known.name} has no domain '{wanted}'; it has {', '.join(known.domains)}.")
+    refuse_unknown("domain", [wanted] if wanted else (), known.domains, known.name)
     groups = {domain: cluster for cluster, members in known.clusters.items() for domain in members}
     for domain in load(known.name).domains:
         if domain.name == wanted or not wanted:

@@ -12,7 +12,7 @@ from shiftbed.data.examples import images_below, images_in
 from shiftbed.data.images import readable
 from shiftbed.data.roots import prepared_names
 from shiftbed.errors import ShiftbedError, StoreError
-from shiftbed.registry import listed, whole_names
+from shiftbed.registry import listed, refuse_unknown, whole_names
 from shiftbed.sweeps.blind import refuse_sealed_test
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of, load, weights_file
@@ -79,9 +79,7 @@ def _of_dataset(model: Model, folder: Path, dataset: str, domains: Sequence[str]
         )
     known = [domain.name for domain in data.domains]
     domains = whole_names(listed(domains), known)
-    for name in domains:
-        if name not in known:
-            raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")
+    refuse_unknown("domain", domains, known, dataset)
     refuse_sealed_test(folder, domains or known)
     for domain in (domain for domain in data.domains if not domains or domain.name in domains):
         labels = [data.card.classes[label] if label >= 0 else "" for label in domain.labels]
