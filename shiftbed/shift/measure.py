@@ -178,7 +178,6 @@ def _doubted(one: ShiftEstimate) -> ShiftEstimate:
 @measure(
     "diversity-correlation",
     "what only one side has, and labels that go with other inputs (OoD-Bench)",
-    gives=("diversity", "correlation"),
     needs=("labels",),
     highest=1.0,
 )
