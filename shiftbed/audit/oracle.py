@@ -19,7 +19,7 @@ from shiftbed.selection.evidence import VALIDATION
 from shiftbed.tables import Table
 from shiftbed.tables.estimates import Estimate, paired_permutation_test, smallest_p
 from shiftbed.tables.grids import MISSING, Entry, Grid
-from shiftbed.tables.table import ORACLE_MARK
+from shiftbed.tables.table import ORACLE_MARK, ORACLE_NOTE
 
 SOURCE = "oracle selection"
 JOINT_SOURCE = "number of test domains"
@@ -93,7 +93,7 @@ def _gap_grid(rule: str, rows: list[dict[str, Any]], level: float) -> Grid:
         columns=["honest", "oracle", "gap", "p", "n"],
         rows=[(f"{row['dataset']}, {row['algorithm']}", entries(row)) for row in rows],
         notes=[
-            f"{ORACLE_MARK} Oracle: chosen with the test domain's labels.",
+            ORACLE_NOTE,
             "p: permutation test of the n pairs of trial and test domain (of those tested together one pair: they are "
             f"of one model); it is more than chance below {level:.2g} ({LEVEL} over all tests made).",
         ],

@@ -198,6 +198,7 @@ def diff(
 ) -> None:
     """Why two jobs, recipes or tables differ."""
     from shiftbed.report.compare import compare
+    from shiftbed.tables.table import ORACLE_NOTE
 
     found = compare(one, two)
     if as_json:
@@ -214,7 +215,7 @@ def diff(
         table.add_row(*map(escape, row))
     console.print(table)
     if found.kind == "sweep":
-        mark = " † Oracle: chosen with the test domain's labels." if found.has_oracle else ""
+        mark = f" {ORACLE_NOTE}" if found.has_oracle else ""
         say(f"Accuracy % ± standard error (trials).{mark} `--json` has the choices too.")
         next_command(f"shiftbed tables {word(one)} --against {word(two)}")
     elif found.kind == "recipe":

@@ -23,7 +23,7 @@ from shiftbed.tables.estimates import (
     usual_count,
 )
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
-from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
+from shiftbed.tables.table import BASELINE, ORACLE_MARK, ORACLE_NOTE, Table
 
 UNKNOWN = "unknown"
 KINDS = ("diversity", "correlation", UNKNOWN)
@@ -88,7 +88,7 @@ class Leaderboard:
     @property
     def oracle_note(self) -> list[str]:
         """What must be said of oracle numbers, if there are any."""
-        return [f"{ORACLE_MARK} Oracle: chosen with the test domain's labels."] if self.has_oracle else []
+        return [ORACLE_NOTE] if self.has_oracle else []
 
     @property
     def averages(self) -> dict[str, float]:
