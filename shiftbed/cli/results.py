@@ -23,14 +23,13 @@ from shiftbed.cli.shared import (
     load_classes,
     names,
     next_command,
-    one_of,
     only_with,
-    plural,
     say,
     with_files,
     word,
 )
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, plural
+from shiftbed.registry import one_of
 
 NEAR_FAR = "near-far"
 
