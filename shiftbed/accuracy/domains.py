@@ -11,6 +11,7 @@ from PIL import Image
 
 from shiftbed.accuracy.extraction import AnyModel, DomainImages, Images, content_id
 from shiftbed.data import card, card_if_known, load
+from shiftbed.data.cifar import STANDARD
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
 from shiftbed.data.examples import images_below
@@ -21,7 +22,6 @@ from shiftbed.registry import refuse_unknown
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of
 
-STANDARD = tuple(name for name in CORRUPTIONS if CORRUPTIONS[name].family != "bar")
 SEVERITIES = (1, 3, 5)
 MOST = 500  # source images: more make the corrupted domains slower and the prediction hardly better
 CLEAN = "clean"
