@@ -94,7 +94,7 @@ def corrupted_set(task: tuple[str, str, int]) -> str:
 
 def names_of_sets() -> list[tuple[str, int]]:
     """Corruptions and severities."""
-    from shiftbed.accuracy.domains import STANDARD
+    from shiftbed.data.cifar import STANDARD
     from shiftbed.data.corruptions import SEVERITIES
 
     return [(name, severity) for name in STANDARD for severity in SEVERITIES]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from shiftbed.errors import ShiftbedError, UnknownNameError
+from shiftbed.errors import DataError, ShiftbedError, UnknownNameError
 
 Entry = TypeVar("Entry")
 SHOWN = 12
@@ -111,6 +111,16 @@ def whole_names(parts: Iterable[str], known: Iterable[str]) -> list[str]:
 def listed(names: Any) -> list[str]:
     """Names as a list: one may stand alone, and a number be the name of a domain."""
     return [str(names)] if isinstance(names, str | int | Path) else [str(name) for name in names]
+
+
+def refuse_unknown(
+    noun: str, names: Iterable[str], known: Iterable[str], where: str, error: type[ShiftbedError] = DataError
+) -> None:
+    """Refuses a name that something does not have, naming the nearest."""
+    there = list(known)
+    for name in names:
+        if name not in there:
+            raise error(f"{where} has no {noun} '{name}'.{did_you_mean(name, there)}")
 
 
 def did_you_mean(name: str, known: list[str]) -> str:

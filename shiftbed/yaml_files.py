@@ -1,6 +1,7 @@
 """YAML files that people write: they are read alike everywhere, and what is wrong with one is said in one sentence."""
 
 import re
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ class _SafeLoader(yaml.SafeLoader):
 _SafeLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
+
+
+def names_in(folder: Traversable) -> list[str]:
+    """The names of the YAML files in a folder of the package."""
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
 def read_yaml(path: Path, what: str) -> Any:

@@ -1,7 +1,5 @@
 """Agreement of a pool of models, and agreement-on-the-line (Baek et al., 2022)."""
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.stats import norm
 
@@ -34,24 +32,11 @@ def mean_agreement(predictions: np.ndarray, pool: np.ndarray) -> float:
     return float((pool == predictions).mean())
 
 
-class OnTheLine(NamedTuple):
-    """Accuracies that agreement-on-the-line predicts for every model of a pool.
+def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, classes: int) -> np.ndarray:
+    """Predicts every model's accuracy on a target from how much models agree on it and on the source.
 
-    Attributes:
-        simple: By the line of agreements applied to accuracies (ALine-S).
-        paired: By least squares over pairs (ALine-D).
-        fit: R² of the line of agreements; below 0.95 the prediction is not to be trusted.
-    """
-
-    simple: np.ndarray
-    paired: np.ndarray
-    fit: float
-
-
-def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, classes: int) -> OnTheLine:
-    """Predicts accuracies on a target from how much models agree on it and on the source.
-
-    On a probit scale agreement on the target is a line in agreement on the source, and accuracy follows the same line.
+    On a probit scale agreement on the target is a line in agreement on the source, and accuracy follows the same line
+    (ALine-S).
 
     Args:
         source: M×N, predicted classes on the source.
@@ -72,18 +57,10 @@ def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, clas
             f"{usable.sum()} of {len(there)} pairs of models agree on between 5 % and 98 % of both sets; a line needs "
             "two that differ."
         )
-    first, second = first[usable], second[usable]
     x, y = probit(there[usable], source.shape[1]), probit(here[usable], target.shape[1])
     slope, offset = np.polyfit(x, y, 1)
     accuracies = probit((source == labels).mean(axis=1), source.shape[1])
-    pairs = np.zeros((len(x), len(source)))
-    pairs[np.arange(len(x)), first] = pairs[np.arange(len(x)), second] = 0.5
-    wanted = y + slope * (pairs @ accuracies - x)
-    # Models in no usable pair are left where the line puts them.
-    simple = slope * accuracies + offset
-    paired = simple + np.linalg.lstsq(pairs, wanted - pairs @ simple, rcond=None)[0]
-    fit = 1 - np.var(y - slope * x - offset) / np.var(y) if np.var(y) > 0 else 1.0
-    return OnTheLine(norm.cdf(simple), norm.cdf(paired), float(fit))
+    return norm.cdf(slope * accuracies + offset)
 
 
 def probit(shares: np.ndarray, count: int) -> np.ndarray:

@@ -10,17 +10,18 @@ import numpy as np
 from PIL import Image
 
 from shiftbed.accuracy.extraction import AnyModel, DomainImages, Images, content_id
-from shiftbed.data import card, load
+from shiftbed.data import card, card_if_known, load
+from shiftbed.data.cifar import STANDARD
 from shiftbed.data.corruptions import CORRUPTIONS, corrupt
 from shiftbed.data.dataset import Card, Domain
-from shiftbed.data.examples import walk_images
+from shiftbed.data.examples import images_below
 from shiftbed.data.images import decode_image, readable
-from shiftbed.errors import DataError, ShiftbedError, UnknownNameError
+from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.hashing import digest
+from shiftbed.registry import refuse_unknown
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of
 
-STANDARD = tuple(name for name in CORRUPTIONS if CORRUPTIONS[name].family != "bar")
 SEVERITIES = (1, 3, 5)
 MOST = 500  # source images: more make the corrupted domains slower and the prediction hardly better
 CLEAN = "clean"
@@ -117,7 +118,7 @@ def asked_about(where: str) -> set[tuple[str, str]]:
     if folder.is_dir():
         for path in (folder.absolute(), folder.resolve()):
             found |= _domains_along(path.parts)
-            inside = _card_or_none(path.name)
+            inside = card_if_known(path.name)
             if inside is not None:
                 found |= {(inside.name, domain) for domain in inside.domains if (path / domain).is_dir()}
     return found
@@ -125,15 +126,8 @@ def asked_about(where: str) -> set[tuple[str, str]]:
 
 def _domains_along(parts: Sequence[str]) -> set[tuple[str, str]]:
     """Every dataset in a path that is followed by one of its domains."""
-    pairs = [(_card_or_none(dataset), domain) for dataset, domain in pairwise(parts)]
+    pairs = [(card_if_known(dataset), domain) for dataset, domain in pairwise(parts)]
     return {(known.name, domain) for known, domain in pairs if known is not None and domain in known.domains}
-
-
-def _card_or_none(name: str) -> Card | None:
-    try:
-        return card(name)
-    except ShiftbedError:
-        return None
 
 
 def others_than(target: DomainImages, domains: Iterable[DomainImages]) -> list[DomainImages]:
@@ -185,8 +179,7 @@ def of_dataset(name: str, classes: Sequence[str]) -> Iterator[DomainImages]:
             f"The classes of {known.name} ({', '.join(known.classes)}) are not the model's ({', '.join(classes)}); its "
             "labels cannot be compared."
         )
-    if wanted and wanted not in known.domains:
-        raise DataError(f"{known.name} has no domain '{wanted}'; it has {', '.join(known.domains)}.")
+    refuse_unknown("domain", [wanted] if wanted else (), known.domains, known.name)
     groups = {domain: cluster for cluster, members in known.clusters.items() for domain in members}
     for domain in load(known.name).domains:
         if domain.name == wanted or not wanted:
@@ -253,10 +246,7 @@ def target(where: str, classes: Sequence[str], skip_corrupt: bool = False) -> Do
     """
     folder = Path(where)
     if folder.is_dir():
-        files = sorted(walk_images(folder))
-        if not files:
-            raise DataError(f"There are no images in {folder} or the folders below it.")
-        return DomainImages.of(str(folder), readable(files, skip_corrupt))
+        return DomainImages.of(str(folder), readable(images_below(folder), skip_corrupt))
     if folder.suffix and not folder.exists() and "/" not in where:
         raise DataError(f"There is no folder {where}.")
     try:

@@ -145,7 +145,7 @@ def agreement_on_the_line(domain: Outputs, source: Reference) -> float:
     here, there = (np.vstack([one.predictions, _pool(one)]) for one in (domain, source.outputs))
     labels = source.outputs.labels
     assert labels is not None
-    return float(on_the_line(there, labels, here, domain.classes).simple[0])
+    return float(on_the_line(there, labels, here, domain.classes)[0])
 
 
 @method("cot", "COT", "Lu et al., 2023", "source", direct=True)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from shiftbed.accuracy.fitting import Line, rank_correlation
-from shiftbed.accuracy.studies import POINTS, Row, Scores
+from shiftbed.accuracy.scores import POINTS, Scores
+from shiftbed.accuracy.studies import Row
 from shiftbed.data.images import decode_image
 from shiftbed.drawing import COLOURS, blank, look, save
 

@@ -12,9 +12,10 @@ from shiftbed.tables.cells import Chosen
 from shiftbed.tables.table import Table
 
 Row = dict[str, Any]
+LEVEL = 0.9  # the probability with which intervals are meant to hold
 
 
-def recorded(tables: Sequence[Table], level: float = 0.9) -> list[Row]:
+def recorded(tables: Sequence[Table]) -> list[Row]:
     """What DoC predicts for every cell of tables, in the mean over its trials, beside what was measured.
 
     The interval is conformal: how much predictions err on all other test domains, of this dataset and of others. With
@@ -22,7 +23,6 @@ def recorded(tables: Sequence[Table], level: float = 0.9) -> list[Row]:
 
     Args:
         tables: Under a selection; the models it chose are predicted for.
-        level: The probability with which intervals are meant to hold.
 
     Returns:
         Rows as `shiftbed.accuracy.kept.predictions` has them, `low` and `high` None where there is no interval.
@@ -32,11 +32,11 @@ def recorded(tables: Sequence[Table], level: float = 0.9) -> list[Row]:
     sizes = np.array([abs(row["accuracy"] - row["true"]) for row in rows])
     for group in dict.fromkeys(groups.tolist()):
         others = groups != group
-        half = conformal_quantile(sizes[others], groups[others], level) if others.any() else np.inf
+        half = conformal_quantile(sizes[others], groups[others], LEVEL) if others.any() else np.inf
         if np.isfinite(half):
             for row in (rows[place] for place in np.flatnonzero(~others)):
                 row |= {"low": max(0.0, row["accuracy"] - half), "high": min(1.0, row["accuracy"] + half)}
-                row["level"] = level
+                row["level"] = LEVEL
     return rows
 
 

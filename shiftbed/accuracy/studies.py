@@ -284,7 +284,7 @@ def beside_table(scores: Scores, others: Mapping[str, Scores]) -> list[Row]:
 # --- coverage ---------------------------------------------------------------------------------------------------------
 
 
-def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0.9) -> list[Row]:
+def coverage_table(scores: Scores, methods: Sequence[str] = ()) -> list[Row]:
     """How often intervals hold on groups that neither the line nor the interval has seen.
 
     It is judged on the images that were fitted on where domains are corruptions of one source: intervals there have no
@@ -296,7 +296,6 @@ def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0
     Args:
         scores: What methods say.
         methods: Names; all by default.
-        level: What is promised.
     """
     names = list(dict.fromkeys(scores.groups.tolist()))
     rows = []
@@ -306,9 +305,7 @@ def coverage_table(scores: Scores, methods: Sequence[str] = (), level: float = 0
         for row, (values, accuracies) in enumerate(zip(scores.values[method], scores.accuracies, strict=True)):
             for name in names:
                 out = scores.groups == name
-                fitted = AccuracyPredictor.fit(
-                    values[~out], accuracies[~out], scores.groups[~out], scores.images[~out], level
-                )
+                fitted = AccuracyPredictor.fit(values[~out], accuracies[~out], scores.groups[~out], scores.images[~out])
                 for place in np.flatnonzero(out):
                     _, low, high = fitted.predict(float(values[place]), int(scores.images[place]))
                     hits[row, place] = low <= accuracies[place] <= high

@@ -12,15 +12,14 @@ import numpy as np
 
 from shiftbed.audit.findings import Finding, Verdict
 from shiftbed.audit.subject import HONEST, Subject
-from shiftbed.data import card
-from shiftbed.errors import ShiftbedError
+from shiftbed.data import card_if_known
 from shiftbed.protocols import TargetTrained
 from shiftbed.selection import SELECTIONS, Cell, Evidence, Selection, TaskRecords
 from shiftbed.selection.evidence import VALIDATION
 from shiftbed.tables import Table
 from shiftbed.tables.estimates import Estimate, paired_permutation_test, smallest_p
 from shiftbed.tables.grids import MISSING, Entry, Grid
-from shiftbed.tables.table import ORACLE_MARK
+from shiftbed.tables.table import ORACLE_MARK, ORACLE_NOTE
 
 SOURCE = "oracle selection"
 JOINT_SOURCE = "number of test domains"
@@ -94,7 +93,7 @@ def _gap_grid(rule: str, rows: list[dict[str, Any]], level: float) -> Grid:
         columns=["honest", "oracle", "gap", "p", "n"],
         rows=[(f"{row['dataset']}, {row['algorithm']}", entries(row)) for row in rows],
         notes=[
-            f"{ORACLE_MARK} Oracle: chosen with the test domain's labels.",
+            ORACLE_NOTE,
             "p: permutation test of the n pairs of trial and test domain (of those tested together one pair: they are "
             f"of one model); it is more than chance below {level:.2g} ({LEVEL} over all tests made).",
         ],
@@ -237,9 +236,8 @@ def _joint_plans(subject: Subject) -> list[tuple[str, str]]:
     """The sweeps that would allow the answer, where a dataset has enough domains."""
     plans = []
     for dataset in subject.datasets:
-        try:
-            known = card(dataset)
-        except ShiftbedError:
+        known = card_if_known(dataset)
+        if known is None:
             continue
         threes = [name for name, groups in known.groupings.items() if min(map(len, groups)) >= LEAST_JOINT]
         protocol = f"leave-group-out:{threes[0]}" if threes else f"k-sources:{len(known.domains) - LEAST_JOINT}"

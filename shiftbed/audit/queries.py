@@ -16,7 +16,7 @@ from shiftbed.selection.rules import ORACLE_BUDGET, TEST_HELD_OUT
 from shiftbed.sweeps.blind import opening
 from shiftbed.tables import AVERAGE
 from shiftbed.tables.grids import MISSING, Entry, Grid
-from shiftbed.tables.table import ORACLE_MARK
+from shiftbed.tables.table import ORACLE_MARK, ORACLE_NOTE
 from shiftbed.training.store import LocalStore
 
 SOURCE = "query budget"
@@ -75,7 +75,7 @@ def _oracle_grid(subject: Subject) -> Grid:
         columns=["honest", "counted", "laplace", "threshold- out"],
         rows=rows,
         notes=[
-            f"{ORACLE_MARK} Oracle: chosen with the test domain's labels.",
+            ORACLE_NOTE,
             f"counted: `oracle`, one look at each of at most {ORACLE_BUDGET} draws of a cell; laplace: with noise of "
             f"scale {100 * SCALE:g} points; threshold-out: between two halves of the test domain's held-out images. "
             "Thresholdout between training and test domains is refused: they differ by more than its threshold, so "

@@ -151,7 +151,7 @@ def accuracies(jobs: Sequence[JobRecords]) -> dict[str, Accuracy]:
         choice = SELECTIONS[RULE].choose(members)
         if choice is not None:
             job = next(one for one in members if one.id == choice.job_id)
-            row = next(row for row in job.rows if row["step"] == choice.step)
+            row = job.row(choice.step)
             reported = row["splits"][f"{test}/in"]
             values[test].append(100 * reported["accuracy"])
             images[test] = int(reported["count"])

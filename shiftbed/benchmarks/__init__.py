@@ -1,6 +1,6 @@
 """Benchmarks: each paper's whole experiment as data, run with one command beside its published numbers."""
 
-from shiftbed.benchmarks.running import Outcome, benchmark, done_count, job_count, load, narrowed, request_of, results
+from shiftbed.benchmarks.running import Outcome, benchmark, done_count, job_count, load, narrowed, request_of
 from shiftbed.benchmarks.spec import Benchmark, benchmark_names, find, read
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "narrowed",
     "read",
     "request_of",
-    "results",
 ]

@@ -19,7 +19,7 @@ from shiftbed.tables import Estimate, Grid, Leaderboard, Table, ranking_grid
 from shiftbed.tables.cells import AVERAGE
 from shiftbed.tables.estimates import usual_count
 from shiftbed.tables.grids import MISSING, Entry
-from shiftbed.tables.table import ORACLE_MARK
+from shiftbed.tables.table import ORACLE_MARK, ORACLE_NOTE
 from shiftbed.training.recipes import recipe
 
 Facts = dict[str, Any]
@@ -226,7 +226,7 @@ def beside(
     if any(number.estimate and number.estimate.n != usual for number in shown):
         said.insert(0, f"(n) beside a number: its n, not {usual}.")
     if any(_mark(number.labels) for number in shown) and not any(note.startswith(ORACLE_MARK) for note in said):
-        said.append(f"{ORACLE_MARK} Oracle: chosen with the test domain's labels.")
+        said.append(ORACLE_NOTE)
     return Grid(title, caption, "algorithm", columns, rows, said, data=data)
 
 

@@ -15,7 +15,7 @@ from shiftbed.benchmarks.views import Number
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError, UnknownNameError
 from shiftbed.hashing import canonical
-from shiftbed.registry import did_you_mean, listed
+from shiftbed.registry import listed, refuse_unknown
 from shiftbed.sweeps.designs import DESIGNS
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.plan import parts as plan_parts
@@ -154,8 +154,9 @@ def narrowed(
         ShiftbedError: A name is unknown, or nothing is left.
     """
     kept: list[Part] = list(whole.parts)
+    where = f"Benchmark {whole.name}"
     if parts:
-        _refuse_unknown(parts, [part.name for part in whole.parts], f"Benchmark {whole.name} has no part")
+        refuse_unknown("part", parts, [part.name for part in whole.parts], where, UnknownNameError)
         kept = [part for part in kept if part.name in parts]
     if datasets:
         successors = {name: card(name).superseded_by for name in whole.datasets if whole.kind == "sweep"}
@@ -165,7 +166,7 @@ def narrowed(
             others = [card(name).name for name in datasets if name not in known]
             kept += [pattern.model_copy(update={"dataset": name, "name": name}) for name in others]
             known += others
-        _refuse_unknown(datasets, known, f"Benchmark {whole.name} has no dataset")
+        refuse_unknown("dataset", datasets, known, where, UnknownNameError)
         renamed = [(part, name) for part in kept for name in (part.dataset, successors.get(part.dataset))]
         kept = [part.model_copy(update={"dataset": name}) for part, name in renamed if name in datasets]
     if whole.kind == "sweep":
@@ -186,18 +187,12 @@ def narrowed(
 def _selected(whole: Benchmark, parts: list[SweepPart], selections: Sequence[str]) -> list[SweepPart]:
     """Parts with some of their selections; with all if none is named."""
     known = list(dict.fromkeys(name for part in parts for name in part.selections))
-    _refuse_unknown(selections, known, f"Benchmark {whole.name} has no selection")
+    refuse_unknown("selection", selections, known, f"Benchmark {whole.name}", UnknownNameError)
     wanted = selections or known
     return [
         part.model_copy(update={"selections": tuple(name for name in part.selections if name in wanted)})
         for part in parts
     ]
-
-
-def _refuse_unknown(names: Sequence[str], known: Sequence[str], words: str) -> None:
-    for name in names:
-        if name not in known:
-            raise UnknownNameError(f"{words} '{name}'.{did_you_mean(name, list(known))}")
 
 
 def _changed(part: SweepPart, draws: int | None, trials: int | None, steps: int | None) -> SweepPart:

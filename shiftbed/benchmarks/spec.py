@@ -17,10 +17,11 @@ from shiftbed.protocols import PROTOCOLS
 from shiftbed.registry import did_you_mean
 from shiftbed.selection import SELECTIONS
 from shiftbed.training.recipes import recipe, recipe_names
-from shiftbed.yaml_files import parse_yaml, read_yaml
+from shiftbed.yaml_files import names_in, parse_yaml, read_yaml
 
 Kind = Literal["sweep", "shift", "accuracy"]
 View = Literal["domains", "spread", "groups", "overall", "variance", "leakage"]
+FOLDER = files("shiftbed.benchmarks") / "files"
 ALL = "all"
 
 
@@ -241,8 +242,7 @@ class Benchmark(Checked):
 
 def benchmark_names() -> list[str]:
     """The benchmarks there are."""
-    folder = files("shiftbed.benchmarks") / "files"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return names_in(FOLDER)
 
 
 @cache
@@ -255,7 +255,7 @@ def find(name: str) -> Benchmark:
     if name not in benchmark_names():
         hint = did_you_mean(name, benchmark_names())
         raise UnknownNameError(f"There is no benchmark '{name}'.{hint} --file runs one of your own.")
-    return parse((files("shiftbed.benchmarks") / "files" / f"{name}.yaml").read_text(encoding="utf-8"), name)
+    return parse((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), name)
 
 
 def read(path: str | Path) -> Benchmark:

@@ -17,11 +17,11 @@ from shiftbed.cli.shared import (
     load_classes,
     next_command,
     only_with,
-    plural,
     say,
     stoppable,
     word,
 )
+from shiftbed.errors import plural
 
 if TYPE_CHECKING:
     from shiftbed.accuracy.summary import AccuracyPrediction

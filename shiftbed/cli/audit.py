@@ -18,13 +18,12 @@ from shiftbed.cli.shared import (
     names,
     next_command,
     only_with,
-    plural,
     say,
     stoppable,
     with_files,
     word,
 )
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, plural
 
 if TYPE_CHECKING:
     from shiftbed.audit.findings import Audit

@@ -27,14 +27,13 @@ from shiftbed.cli.shared import (
     log,
     names,
     next_command,
-    one_of,
     only_with,
-    plural,
     say,
     show_failures,
     stoppable,
 )
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, plural
+from shiftbed.registry import one_of
 
 if TYPE_CHECKING:
     from shiftbed.benchmarks import Benchmark, Outcome

@@ -19,13 +19,12 @@ from shiftbed.cli.shared import (
     console,
     load_classes,
     next_command,
-    plural,
     say,
     stoppable,
     with_files,
     word,
 )
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, plural
 
 
 @app.command()

@@ -23,14 +23,13 @@ from shiftbed.cli.shared import (
     load_classes,
     names,
     next_command,
-    one_of,
     only_with,
-    plural,
     say,
     with_files,
     word,
 )
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, plural
+from shiftbed.registry import one_of
 
 NEAR_FAR = "near-far"
 
@@ -198,6 +197,7 @@ def diff(
 ) -> None:
     """Why two jobs, recipes or tables differ."""
     from shiftbed.report.compare import compare
+    from shiftbed.tables.table import ORACLE_NOTE
 
     found = compare(one, two)
     if as_json:
@@ -214,7 +214,7 @@ def diff(
         table.add_row(*map(escape, row))
     console.print(table)
     if found.kind == "sweep":
-        mark = " † Oracle: chosen with the test domain's labels." if found.has_oracle else ""
+        mark = f" {ORACLE_NOTE}" if found.has_oracle else ""
         say(f"Accuracy % ± standard error (trials).{mark} `--json` has the choices too.")
         next_command(f"shiftbed tables {word(one)} --against {word(two)}")
     elif found.kind == "recipe":

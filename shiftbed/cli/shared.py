@@ -15,9 +15,8 @@ import typer
 from rich.console import Console
 
 from shiftbed.cli.overview import Commands
-from shiftbed.errors import HparamError, ShiftbedError
-from shiftbed.errors import plural as plural  # commands take it from here
-from shiftbed.registry import one_of as one_of  # commands take it from here
+from shiftbed.errors import HparamError, ShiftbedError, plural
+from shiftbed.registry import one_of
 
 if TYPE_CHECKING:
     from shiftbed.hparams import Value

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, one_of, only_with, say, word
+from shiftbed.cli.shared import STOPPED, AsJson, Device, app, console, names, next_command, only_with, say, word
 from shiftbed.errors import DataError, ShiftbedError
-from shiftbed.registry import whole_names
+from shiftbed.registry import one_of, whole_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from shiftbed.cli.shared import AsJson, app, console, names, next_command, plural, say, word
+from shiftbed.cli.shared import AsJson, app, console, names, next_command, say, word
+from shiftbed.errors import plural
 
 Sweep = Annotated[Path, typer.Argument(help="The sweep's folder.")]
 

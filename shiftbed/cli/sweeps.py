@@ -19,13 +19,12 @@ from shiftbed.cli.shared import (
     console,
     log,
     next_command,
-    plural,
     say,
     show_failures,
     stoppable,
     word,
 )
-from shiftbed.errors import ShiftbedError
+from shiftbed.errors import ShiftbedError, plural
 
 if TYPE_CHECKING:
     from shiftbed.sweeps.forecast import Forecast

@@ -29,7 +29,6 @@ from shiftbed.cli.shared import (
     console,
     names,
     next_command,
-    one_of,
     parse_overrides,
     say,
     stop_flag,
@@ -37,6 +36,7 @@ from shiftbed.cli.shared import (
     with_files,
     word,
 )
+from shiftbed.registry import one_of
 
 if TYPE_CHECKING:
     from shiftbed.selection import JobRecords

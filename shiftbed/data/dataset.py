@@ -124,6 +124,11 @@ class MultiDomainDataset:
     def __getitem__(self, name: str) -> Domain:
         return next(domain for domain in self.domains if domain.name == name)
 
+    def class_counts(self) -> np.ndarray:
+        """How many labelled examples of every class are in every domain, domains × classes."""
+        labelled = [np.asarray(domain.labels)[np.asarray(domain.labels) >= 0] for domain in self.domains]
+        return np.array([np.bincount(labels, minlength=len(self.card.classes)) for labels in labelled])
+
 
 class DatasetEntry(NamedTuple):
     """A registered dataset: its card, and how its domains come about.

@@ -193,6 +193,18 @@ def walk_images(raw: Path) -> Iterator[Path]:
         waiting += not_seen(subfolders(folder), seen)
 
 
+def images_below(folder: Path) -> list[Path]:
+    """All images below a folder that someone named, in the order of their paths.
+
+    Raises:
+        DataError: There are none.
+    """
+    files = sorted(walk_images(folder))
+    if not files:
+        raise DataError(f"There are no images in {folder} or the folders below it; name a folder of images.")
+    return files
+
+
 def not_seen(folders: list[Path], seen: set[Path]) -> list[Path]:
     """Those that have not been looked into, which are noted: a link may lead back to where it lies."""
     fresh = {folder: folder.resolve() for folder in folders}

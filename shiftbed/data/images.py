@@ -60,10 +60,16 @@ def readable(paths: Sequence[Path], skip_corrupt: bool) -> list[Path]:
         )
     whole = [path for path, size in sizes.items() if not isinstance(size, Refused)]
     if skip_corrupt:
-        whole = [path for path in whole if not isinstance(decode(path, *sizes[path]), Refused)]  # type: ignore[misc]
+        whole = [path for path in whole if not isinstance(read_image(path), Refused)]
     if not whole:
         raise DataError(f"None of {len(paths)} images can be read, such as {paths[0]}; name another folder.")
     return whole
+
+
+def read_image(path: Path) -> np.ndarray | Refused:
+    """An image as uint8 H×W×3 of its own size, with the pixels that a pack would have."""
+    size = image_size(path)
+    return size if isinstance(size, Refused) else decode(path, *size)
 
 
 def decode(path: Path, height: int, width: int) -> np.ndarray | Refused:

@@ -11,7 +11,7 @@ from shiftbed.data.dataset import DATASETS, Card, MultiDomainDataset
 from shiftbed.data.pack import file_names, read_card, read_pack
 from shiftbed.data.roots import VARIABLE, pack_folder, prepared_names
 from shiftbed.data.staging import staged
-from shiftbed.errors import DataError, UnknownNameError
+from shiftbed.errors import DataError, ShiftbedError, UnknownNameError
 from shiftbed.registry import did_you_mean
 
 
@@ -22,6 +22,14 @@ def card(name: str) -> Card:
         UnknownNameError: No dataset has this name.
     """
     return _card(name, os.environ.get(VARIABLE))
+
+
+def card_if_known(name: str) -> Card | None:
+    """The card of a dataset that records speak of and that need not be here."""
+    try:
+        return card(name)
+    except ShiftbedError:
+        return None
 
 
 @lru_cache(maxsize=256)

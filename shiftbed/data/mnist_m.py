@@ -14,7 +14,7 @@ import numpy as np
 
 from shiftbed.data.dataset import DATASETS, Archive, Card, DatasetEntry, Domain, MultiDomainDataset
 from shiftbed.data.examples import walk_images
-from shiftbed.data.images import Refused, decode, image_size
+from shiftbed.data.images import Refused, image_size, read_image
 from shiftbed.data.mnist import CONSTRUCTION_SEED, SOURCES, idx_archives, pooled
 from shiftbed.errors import DataError
 from shiftbed.hashing import digest
@@ -65,8 +65,7 @@ def open_photograph(path: Path) -> np.ndarray:
     Raises:
         DataError: It cannot be read, or is smaller than a digit.
     """
-    size = image_size(path)
-    photograph = size if isinstance(size, Refused) else decode(path, *size)
+    photograph = read_image(path)
     if isinstance(photograph, Refused):
         raise DataError(f"The background {path} is {photograph.why}; get it again or remove it.")
     if min(photograph.shape[:2]) < SIDE:

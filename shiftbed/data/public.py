@@ -14,15 +14,16 @@ import yaml
 from shiftbed.data.dataset import DATASETS, Card, DatasetEntry
 from shiftbed.data.examples import Listing
 from shiftbed.data.layouts import LAYOUTS
+from shiftbed.yaml_files import names_in
 
 CARDS = files("shiftbed.data") / "cards"
 
 
 def read_descriptions() -> list[dict[str, Any]]:
     """The content of every card file, with lists and numbered domains written out."""
-    names = sorted(file.name for file in CARDS.iterdir() if file.name.endswith(".yaml"))
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [_written_out(yaml.load((CARDS / name).read_text(encoding="utf-8"), loader)) for name in names]
+    texts = [(CARDS / f"{name}.yaml").read_text(encoding="utf-8") for name in names_in(CARDS)]
+    return [_written_out(yaml.load(text, loader)) for text in texts]
 
 
 def _written_out(description: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from shiftbed.data import Card, card, load
 from shiftbed.errors import DataError
 from shiftbed.hashing import seed_hash
 from shiftbed.protocols.splits import Role, Split, Task, capped, dealt, groups_inside, holdout
-from shiftbed.registry import did_you_mean
+from shiftbed.registry import refuse_unknown
 
 UNIQUE = "uni_"  # begins the names of NICO++'s domains that are other surroundings for every class
 
@@ -57,7 +57,7 @@ class LeaveOut(TaskSpec):
     def task(self, dataset: str, trial: int, fraction: float) -> Task:
         """Every domain is split; the tested ones report `in` and offer `out` to the oracle."""
         known = card(dataset)
-        _refuse_unknown(known, self.test)
+        refuse_unknown("domain", self.test, known.domains, known.name)
         if len(set(self.test)) >= len(known.domains):
             names = ", ".join(self.test)
             raise DataError(
@@ -136,7 +136,7 @@ class Fixed(TaskSpec):
     def task(self, dataset: str, trial: int, fraction: float) -> Task:
         """The splits in the order training, validation, test."""
         known = card(dataset)
-        _refuse_unknown(known, (*self.train, *self.validation, *self.test))
+        refuse_unknown("domain", (*self.train, *self.validation, *self.test), known.domains, known.name)
         self._refuse_overlap(known)
         positions = {domain: position for position, domain in enumerate(known.domains)}
         splits = []
@@ -272,7 +272,7 @@ class TargetTrained(TaskSpec):
     def task(self, dataset: str, trial: int, fraction: float) -> Task:
         """`in` trains, `out` validates, the `rest` is tested."""
         known = card(dataset)
-        _refuse_unknown(known, self.domains)
+        refuse_unknown("domain", self.domains, known.domains, known.name)
         splits = []
         for position, (domain, count) in enumerate(known.domains.items()):
             if domain in self.domains:
@@ -305,12 +305,6 @@ def spec_of(description: dict[str, Any]) -> TaskSpec:
 def make_task(spec: TaskSpec, dataset: str, version: int | str, trial: int, fraction: float) -> Task:
     """A spec's task; made once for all algorithms and draws."""
     return spec.task(dataset, trial, fraction)
-
-
-def _refuse_unknown(known: Card, names: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in known.domains:
-            raise DataError(f"{known.name} has no domain '{name}'.{did_you_mean(name, list(known.domains))}")
 
 
 def _in_out(

@@ -122,7 +122,7 @@ def best(
         store.put_atomic(f"{Path(files.job).parent}/{OF_BLIND}", canonical({"sweep": str(Path(folder).resolve())}))
     store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
     trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
-    recorded = next(row for row in by_id[choice.job_id].rows if row["step"] == choice.step)
+    recorded = by_id[choice.job_id].row(choice.step)
     with one_thread():
         made = trainer.evaluate()["splits"]  # first, since an algorithm may decide here with which weights it predicts
     store.put_atomic(files.weights, encode_weights(trainer))
@@ -369,7 +369,7 @@ class Candidates:
         found: dict[str, list[float]] = defaultdict(list)
         for choice in choices:
             job = self.jobs[choice.job_id]
-            row = next(row for row in job.rows if row["step"] == choice.step)
+            row = job.row(choice.step)
             for split in job.description["splits"]:
                 if split["role"] == "test" and split["part"] != "out":
                     found[split["domain"]].append(row["splits"][split["name"]]["accuracy"])

@@ -296,7 +296,7 @@ def _changes(asked: Asked, path: Path, word: str) -> Path:
 
 
 def _scores(asked: Asked) -> Any:
-    from shiftbed.accuracy.studies import Scores
+    from shiftbed.accuracy.scores import Scores
 
     file = _place(asked, ACCURACY) / "scores.json"
     if not file.exists():

@@ -197,8 +197,7 @@ def frozen_stages(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
 def class_counts(dataset: MultiDomainDataset, path: Path) -> Path:
     """The number of examples of every domain and class, with the sums."""
     classes, names = dataset.card.classes, [domain.name for domain in dataset.domains]
-    labelled = [np.asarray(domain.labels)[np.asarray(domain.labels) >= 0] for domain in dataset.domains]
-    counts = np.array([np.bincount(labels, minlength=len(classes)) for labels in labelled])
+    counts = dataset.class_counts()
     figure = blank(min(16.0, 0.42 * len(classes) + 2.6), min(16.0, 0.3 * len(names) + 1.6))
     axis = figure.add_subplot()
     shown = axis.imshow(counts, cmap=SHADES, vmin=0, aspect="auto")

@@ -8,11 +8,11 @@ from typing import Any
 
 from shiftbed.data import DATASETS, MultiDomainDataset, example_names
 from shiftbed.data import load as load_dataset
-from shiftbed.data.examples import images_in, walk_images
+from shiftbed.data.examples import images_below, images_in
 from shiftbed.data.images import readable
 from shiftbed.data.roots import prepared_names
-from shiftbed.errors import DataError, ShiftbedError, StoreError
-from shiftbed.registry import listed, whole_names
+from shiftbed.errors import ShiftbedError, StoreError
+from shiftbed.registry import listed, refuse_unknown, whole_names
 from shiftbed.sweeps.blind import refuse_sealed_test
 from shiftbed.training.job import Job
 from shiftbed.training.model import Model, job_of, load, weights_file
@@ -62,10 +62,7 @@ def _is_folder(name: str) -> bool:
 
 def _of_files(model: Model, folder: Path, skip_corrupt: bool) -> Iterator[Said]:
     """What a model says of the image files in a folder and below it, of whose labels nothing is known."""
-    files = sorted(walk_images(folder))
-    if not files:
-        raise DataError(f"There are no images in {folder} or the folders below it.")
-    files = readable(files, skip_corrupt)
+    files = readable(images_below(folder), skip_corrupt)
     for path, (said, confidence) in zip(files, _says(model, files), strict=True):
         yield folder.resolve().name, path.relative_to(folder).as_posix(), "", said, confidence, ""
 
@@ -82,9 +79,7 @@ def _of_dataset(model: Model, folder: Path, dataset: str, domains: Sequence[str]
         )
     known = [domain.name for domain in data.domains]
     domains = whole_names(listed(domains), known)
-    for name in domains:
-        if name not in known:
-            raise ShiftbedError(f"{dataset} has no domain '{name}'; it has {', '.join(known)}.")
+    refuse_unknown("domain", domains, known, dataset)
     refuse_sealed_test(folder, domains or known)
     for domain in (domain for domain in data.domains if not domains or domain.name in domains):
         labels = [data.card.classes[label] if label >= 0 else "" for label in domain.labels]

@@ -8,7 +8,6 @@ from shiftbed.accuracy.kept import ACCURACY, predictions
 from shiftbed.accuracy.records import recorded
 from shiftbed.audit.findings import MEANING
 from shiftbed.audit.subject import Subject
-from shiftbed.errors import StoreError
 from shiftbed.registry import listed
 from shiftbed.report import page_charts as charts
 from shiftbed.report import page_results, page_words
@@ -50,17 +49,7 @@ def write_page(
     folder = Path(folder)
     path = Path(out) if out is not None else folder / NAME
     text = page(folder, listed(selections), on_progress)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.unfinished")
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
-        except OSError:
-            unfinished.unlink(missing_ok=True)  # on a full disk it would take the room that others need
-            raise
-    except OSError as error:
-        raise StoreError(f"Cannot write {path}: {error.strerror}; choose another file with --out.") from error
+    LocalStore(path.parent).put_atomic(path.name, text.encode())
     return path
 
 

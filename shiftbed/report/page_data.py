@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from shiftbed.data import Card, Domain, card, load
+from shiftbed.data import Domain, card_if_known, load
 from shiftbed.data.look import thumbnail
 from shiftbed.errors import ShiftbedError
 
@@ -24,7 +24,7 @@ def dataset_entry(name: str, about: dict[str, Any]) -> dict[str, Any]:
         name: The dataset's name.
         about: The description of one of its jobs, for what nobody here has a card of.
     """
-    known = _card(name)
+    known = card_if_known(name)
     domains = known.domains if known else _counts(about)
     entry: dict[str, Any] = {"name": name, "version": about["version"], "card": known, "domains": domains, "rows": []}
     try:
@@ -39,13 +39,6 @@ def dataset_entry(name: str, about: dict[str, Any]) -> dict[str, Any]:
     left = ((len(opened.domains) - len(rows), "domain"), (len(opened.card.classes) - shown, "class"))
     more = [f"{n} more {noun if n == 1 else PLURALS[noun]}" for n, noun in left if n]
     return {**entry, "rows": rows, "classes": opened.card.classes[:shown], "more": more, "why_no_pictures": ""}
-
-
-def _card(name: str) -> Card | None:
-    try:
-        return card(name)
-    except ShiftbedError:
-        return None
 
 
 def _counts(about: dict[str, Any]) -> dict[str, int]:

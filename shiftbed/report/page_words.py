@@ -10,7 +10,7 @@ from shiftbed import __version__, published
 from shiftbed.algorithms import ALGORITHMS
 from shiftbed.audit.findings import Audit
 from shiftbed.audit.subject import Subject
-from shiftbed.data import card
+from shiftbed.data import card_if_known
 from shiftbed.errors import ShiftbedError, UnknownNameError, plural
 from shiftbed.report.page_results import Results
 from shiftbed.sweeps.plan import with_sources
@@ -191,10 +191,8 @@ def with_file(words: str, algorithms: Iterable[str]) -> str:
 
 def _common_size(dataset: str) -> str:
     """The option that `shiftbed shift` asks for where images differ in size."""
-    try:
-        return f" --size={COMMON_SIDE}" if card(dataset).input_shape is None else ""
-    except ShiftbedError:  # a dataset that is not here
-        return ""
+    known = card_if_known(dataset)
+    return f" --size={COMMON_SIDE}" if known and known.input_shape is None else ""
 
 
 def more_trials(table: Table) -> str | None:
@@ -215,11 +213,9 @@ def citations(subject: Subject, shift: bool) -> list[tuple[str, str]]:
     own = f"The ShiftBed developers. ShiftBed: a testbed for machine learning under distribution shift. {__version__}."
     found = [("ShiftBed", own)]
     for dataset in subject.datasets:
-        try:
-            known = card(dataset)
+        known = card_if_known(dataset)
+        if known:
             found.append((dataset, f"{known.citation} (licence: {known.licence})"))
-        except ShiftbedError:
-            continue
     for algorithm in sorted({about["algorithm"] for about in subject.abouts}):
         try:
             paper = ALGORITHMS[algorithm].paper

@@ -63,6 +63,10 @@ class JobRecords:
         """The job's id."""
         return self.description["id"]
 
+    def row(self, step: int) -> dict[str, Any]:
+        """What was recorded at a step."""
+        return next(row for row in self.rows if row["step"] == step)
+
 
 class Variant(NamedTuple):
     """An algorithm as one row of a table knows it: its revision, and what of its own was set by hand (as JSON)."""

@@ -173,13 +173,13 @@ class FiniteSampleTerms:
         return self.deviation + self.pairs_train + self.pairs_test + self.losses_train
 
 
-def deviation(train_count: int, test_count: int, delta: float = DELTA) -> float:
+def deviation(train_count: int, test_count: int) -> float:
     """The deviation terms: 3 √(ln(6/δ) / 2n), twice for the training sample and once for the test sample.
 
     Each of three uniform bounds holds with probability 1 − δ/3: the discrepancy on either sample, and the error on
     the training sample.
     """
-    terms = [3 * math.sqrt(math.log(6 / delta) / (2 * count)) for count in (train_count, train_count, test_count)]
+    terms = [3 * math.sqrt(math.log(6 / DELTA) / (2 * count)) for count in (train_count, train_count, test_count)]
     return sum(terms)
 
 

@@ -240,7 +240,6 @@ def disagreements(p: Sample, q: Sample, settings: Settings) -> tuple[Disagreemen
 @measure(
     "concept",
     "NICO++'s concept shift: how often the labelling functions of both sides disagree",
-    gives=("concept-min", "concept-max"),
     needs=("labels",),
     highest=1.0,
 )

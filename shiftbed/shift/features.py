@@ -13,7 +13,7 @@ from shiftbed.data.load import note_of_change
 from shiftbed.data.roots import prepared_names
 from shiftbed.errors import DataError
 from shiftbed.networks import Featurizer
-from shiftbed.registry import did_you_mean
+from shiftbed.registry import refuse_unknown
 from shiftbed.shift.samples import Sample, sample, union
 from shiftbed.training.batches import as_model_input
 
@@ -123,13 +123,6 @@ def named_sides(names: Sequence[str], train: Sequence[str], test: Sequence[str])
             else "All domains are on one side; leave one of them to the other."
         )
     return train, test
-
-
-def refuse_unknown(noun: str, names: Sequence[str], known: Sequence[str], where: str) -> None:
-    """Refuses a name that is not known, naming the nearest."""
-    for name in names:
-        if name not in known:
-            raise DataError(f"{where} has no {noun} '{name}'.{did_you_mean(name, list(known))}")
 
 
 def standardised(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from shiftbed.data import MultiDomainDataset
-from shiftbed.registry import listed
+from shiftbed.registry import listed, refuse_unknown
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
 from shiftbed.shift.estimators import ESTIMATORS, PERCEPTRON_SIDE, SMALL_SIDE, Found, How
-from shiftbed.shift.features import named_sides, open_dataset, refuse_unknown, resized, samples_of, sides_of
+from shiftbed.shift.features import named_sides, open_dataset, resized, samples_of, sides_of
 from shiftbed.shift.matching import in_fixed_order, matched, permuted
 from shiftbed.shift.measures import TOO_WIDE, Settings, measure
 from shiftbed.shift.samples import Sample, refuse_incomparable
@@ -178,7 +178,6 @@ def _doubted(one: ShiftEstimate) -> ShiftEstimate:
 @measure(
     "diversity-correlation",
     "what only one side has, and labels that go with other inputs (OoD-Bench)",
-    gives=("diversity", "correlation"),
     needs=("labels",),
     highest=1.0,
 )

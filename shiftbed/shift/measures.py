@@ -58,14 +58,12 @@ class Measure:
 
     Attributes:
         summary: What it is, in a few words.
-        gives: The names of its estimates.
         needs: What it needs beyond two samples: `labels`, of both sides.
         highest: The largest possible value, None if there is none; the smallest is 0.
         compute: Takes the measure between two samples.
     """
 
     summary: str
-    gives: tuple[str, ...]
     needs: tuple[str, ...]
     highest: float | None
     compute: Compute
@@ -80,12 +78,12 @@ MEASURES: Registry[Measure] = Registry("measure", "shiftbed.shift")
 
 
 def measure(
-    name: str, summary: str, gives: tuple[str, ...] = (), needs: tuple[str, ...] = (), highest: float | None = None
+    name: str, summary: str, needs: tuple[str, ...] = (), highest: float | None = None
 ) -> Callable[[Compute], Compute]:
-    """Registers a function as a measure; one that does not say what it gives gives one estimate, of its own name."""
+    """Registers a function as a measure."""
 
     def register(compute: Compute) -> Compute:
-        MEASURES.add(name, Measure(summary, gives or (name,), needs, highest, compute))
+        MEASURES.add(name, Measure(summary, needs, highest, compute))
         return compute
 
     return register

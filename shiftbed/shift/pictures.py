@@ -104,8 +104,7 @@ def grids(
 def class_balance(dataset: MultiDomainDataset, path: Path) -> Path:
     """The share of every class in every domain: label shift at a glance."""
     classes, names = dataset.card.classes, [domain.name for domain in dataset.domains]
-    labelled = [domain.labels[domain.labels >= 0] for domain in dataset.domains]
-    counts = np.array([np.bincount(labels, minlength=len(classes)) for labels in labelled])
+    counts = dataset.class_counts()
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     figure, axis = _figure(min(16, 0.55 * len(classes) + 2.4), min(16, 0.45 * len(names) + 1.8))
     shown = axis.imshow(100 * shares, cmap=SHADES, vmin=0, aspect="auto")

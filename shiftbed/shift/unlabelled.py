@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from shiftbed.data import Domain, MultiDomainDataset
-from shiftbed.data.examples import walk_images
-from shiftbed.data.pack import Refused, decode, image_size
+from shiftbed.data.examples import images_below
+from shiftbed.data.images import Refused, decode, read_image
 from shiftbed.errors import DataError
 
 
@@ -25,13 +25,9 @@ def with_unlabelled(dataset: MultiDomainDataset, folder: str | Path) -> MultiDom
         raise DataError(
             f"The inputs of {dataset.card.name} are no colour images, which files could join; choose another dataset."
         )
-    files = sorted(walk_images(Path(folder)))
-    if not files:
-        raise DataError(f"There are no images in {folder} or the folders below it; name a folder of images.")
     made = []
-    for path in files:
-        size = shape[1:] if shape else image_size(path)
-        image = size if isinstance(size, Refused) else decode(path, *size)
+    for path in images_below(Path(folder)):
+        image = decode(path, *shape[1:]) if shape else read_image(path)
         if isinstance(image, Refused):
             raise DataError(f"{path} is {image.why}; remove it from the folder.")
         made.append(image)

@@ -14,9 +14,7 @@ from typing import Any, Protocol
 from shiftbed.errors import ShiftbedError
 from shiftbed.hashing import canonical
 from shiftbed.sweeps.leases import LeaseWatch
-from shiftbed.sweeps.plan import distinct
-from shiftbed.sweeps.pool import Progress
-from shiftbed.sweeps.records import outcomes
+from shiftbed.sweeps.pool import Deaths, Progress
 from shiftbed.training.device import Runtime, find_runtime
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, parse_records
@@ -52,7 +50,6 @@ class ClusterExecutor(ABC):
         runtime: Runtime = Runtime(),  # noqa: B008  # it is frozen
     ) -> None:
         self._store = LocalStore(store.root.resolve())
-        self._runtime = runtime
         self._arguments: dict[str, Any] = {
             "root": str(self._store.root),
             "code": [str(path.resolve()) for path in code],
@@ -62,7 +59,7 @@ class ClusterExecutor(ABC):
         self._watch = LeaseWatch(self._store)
         self._waiting: deque[Job] = deque()
         self._submitted: dict[str, Job] = {}
-        self._deaths: dict[str, tuple[int, int]] = {}
+        self._deaths = Deaths(self._store)
         self._looked = 0.0
         self._filled = 0.0
         self._full = ""  # why nothing more can be written, once a job has met that
@@ -85,12 +82,8 @@ class ClusterExecutor(ABC):
         Raises:
             DiskFullError: The store has no room; what runs or waits in the queue is dismissed.
         """
-        unique = distinct(jobs)
-        progress = self._progress = Progress(unique)
-        finished = outcomes(self._store)  # in compacted parts too
-        progress.ended = {job.id: finished[job.id] for job in unique if job.id in finished}
-        self._waiting.extend(job for job in unique if job.id not in finished)
-        progress.found = len(progress.ended)
+        progress = self._progress = Progress.of(jobs, self._store)
+        self._waiting.extend(job for job in progress.jobs if job.id not in progress.ended)
         try:
             while progress.left:
                 if self._waiting and len(self._submitted) <= MOST_SUBMITTED // 2:
@@ -154,10 +147,7 @@ class ClusterExecutor(ABC):
     def _bury(self, job: Job, why: str) -> None:
         """Submits a job again whose process or node is gone, unless that keeps happening at the same point."""
         self._progress.deaths += 1
-        rows = len(parse_records(self._store.get(JobFiles(job.id).records)))
-        deaths, rows_before = self._deaths.get(job.id, (0, -1))
-        deaths = 1 if rows > rows_before else deaths + 1
-        self._deaths[job.id] = (deaths, rows)
+        deaths = self._deaths.another(job.id)
         if deaths < MOST_DEATHS:
             self._waiting.append(job)
             return

@@ -13,7 +13,7 @@ from shiftbed.errors import DataError, HparamError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.hparams import Space, Value
 from shiftbed.protocols import PROTOCOLS, LeaveOut, TaskSpec
-from shiftbed.registry import did_you_mean, listed
+from shiftbed.registry import listed, refuse_unknown
 from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.training.job import Hparams, Job, check_fixed, resolve_hparams, search_space
@@ -175,9 +175,7 @@ def _check_numbers(request: Request) -> None:
 def _check_names(request: Request, datasets: list[str], algorithms: list[str]) -> None:
     """A domain must be in one of the datasets, and a hyperparameter in one of the algorithms' spaces."""
     domains = [domain for dataset in datasets for domain in card(dataset).domains]
-    for name in request.test_domains:
-        if name not in domains:
-            raise DataError(f"{' and '.join(datasets)} has no domain '{name}'.{did_you_mean(name, domains)}")
+    refuse_unknown("domain", request.test_domains, domains, " and ".join(datasets))
     spaces = Space().union(search_space(algorithm, dataset) for algorithm in algorithms for dataset in datasets)
     for values in (request.overrides, *request.groups):
         spaces.checked(values)

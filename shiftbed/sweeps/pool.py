@@ -22,7 +22,7 @@ from shiftbed.sweeps.records import outcomes
 from shiftbed.training.device import Runtime
 from shiftbed.training.job import Job
 from shiftbed.training.run import JobFiles, Keep, parse_records
-from shiftbed.training.store import DiskFullError, LocalStore
+from shiftbed.training.store import DiskFullError, LocalStore, Store
 
 TICK_SECONDS = 0.25
 LOOK_SECONDS = 1.0
@@ -68,6 +68,13 @@ class Progress:
     deaths: int = 0
     found: int = 0
 
+    @classmethod
+    def of(cls, jobs: Sequence[Job], store: Store) -> "Progress":
+        """Jobs before a run, those in the store ended: in compacted parts too, which a merged one may consist of."""
+        unique, finished = distinct(jobs), outcomes(store)
+        ended = {job.id: finished[job.id] for job in unique if job.id in finished}
+        return cls(unique, ended, found=len(ended))
+
     @property
     def left(self) -> int:
         """Jobs that have not ended in any way."""
@@ -105,6 +112,22 @@ class Progress:
         return len(self.ended) + len(self.failed) + sum(self.running.values())
 
 
+class Deaths:
+    """How often the processes of jobs died at the same point, which their records tell."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def another(self, job_id: str) -> int:
+        """Counts one more; how many there are, none of them having got further than the one before."""
+        rows = len(parse_records(self._store.get(JobFiles(job_id).records)))
+        deaths, rows_before = self._seen.get(job_id, (0, -1))
+        deaths = 1 if rows > rows_before else deaths + 1
+        self._seen[job_id] = (deaths, rows)
+        return deaths
+
+
 class LocalPool:
     """Runs jobs side by side on this machine, once.
 
@@ -137,7 +160,7 @@ class LocalPool:
         self._server: ForkServer | None = None  # takes seconds to start, and there may be nothing to run
         self._seats: list[Seat] = []
         self._waiting: deque[Job] = deque()
-        self._deaths: dict[str, tuple[int, int]] = {}
+        self._deaths = Deaths(store)
         self._last_look = 0.0
         self._full = ""  # why nothing more can be written, once a job has met that
 
@@ -149,12 +172,8 @@ class LocalPool:
         Raises:
             DiskFullError: The store has no room; jobs that ran came to their end, if they could, and no other began.
         """
-        unique = distinct(jobs)
-        progress = self._progress = Progress(unique)
-        finished = outcomes(self._store)  # in compacted parts too, which a merged store may consist of
-        progress.ended = {job.id: finished[job.id] for job in unique if job.id in finished}
-        self._waiting.extend(job for job in unique if job.id not in finished)
-        progress.found = len(progress.ended)
+        progress = self._progress = Progress.of(jobs, self._store)
+        self._waiting.extend(job for job in progress.jobs if job.id not in progress.ended)
         try:
             while progress.left:
                 if not self._full:
@@ -289,10 +308,7 @@ class LocalPool:
             return
         job = seat.job
         self._progress.running.pop(job.id, None)
-        rows = len(parse_records(self._store.get(JobFiles(job.id).records)))
-        deaths, rows_before = self._deaths.get(job.id, (0, -1))
-        deaths = 1 if rows > rows_before else deaths + 1
-        self._deaths[job.id] = (deaths, rows)
+        deaths = self._deaths.another(job.id)
         if deaths < MOST_DEATHS:
             self._waiting.appendleft(job)
         else:

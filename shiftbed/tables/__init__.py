@@ -1,8 +1,8 @@
 """Tables: results by algorithm and test domain, with standard errors and what they rest on; leaderboards."""
 
-from shiftbed.tables.cells import AVERAGE, OVERALL
+from shiftbed.tables.cells import AVERAGE
 from shiftbed.tables.ensembles import averaged_weights, ensemble_grid, summed_logits
-from shiftbed.tables.estimates import Comparison, Estimate, paired_permutation_test, ranks, spearman
+from shiftbed.tables.estimates import Estimate, paired_permutation_test, ranks, spearman
 from shiftbed.tables.grids import FORMATS, Grid
 from shiftbed.tables.leaderboards import Leaderboard, leaderboards, ranking_grid, ranking_score
 from shiftbed.tables.making import as_csv, as_text, make_tables, read_tables, render, tables_of
@@ -19,14 +19,11 @@ from shiftbed.tables.spreads import (
     variances,
 )
 from shiftbed.tables.table import Table
-from shiftbed.tables.views import VIEWS, boards_against, each_table, improvement_grid, read_groups, view_tables
+from shiftbed.tables.views import boards_against, each_table, read_groups, view_tables
 
 __all__ = [
     "AVERAGE",
     "FORMATS",
-    "OVERALL",
-    "VIEWS",
-    "Comparison",
     "Estimate",
     "Grid",
     "Leaderboard",
@@ -41,7 +38,6 @@ __all__ = [
     "ensemble_grid",
     "group_estimates",
     "group_grid",
-    "improvement_grid",
     "improvements",
     "leaderboards",
     "make_tables",

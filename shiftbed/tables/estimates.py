@@ -86,13 +86,12 @@ class Comparison:
         return f"{self.difference:+z.1f}" + (f" ({', '.join(words)})" if words else "")
 
 
-def paired_permutation_test(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Comparison | None:
+def paired_permutation_test(ours: Sequence[float], theirs: Sequence[float]) -> Comparison | None:
     """Compares two algorithms pair by pair, two-sided: under no difference each pair may be swapped.
 
     Args:
         ours: One number a pair.
         theirs: The other number of the same pairs, in the same order.
-        seed: Draws the signs where there are too many pairs to try all.
 
     Returns:
         The comparison, or None without a pair.
@@ -101,27 +100,27 @@ def paired_permutation_test(ours: Sequence[float], theirs: Sequence[float], seed
     n = len(differences)
     if n == 0:
         return None
-    means = np.abs(_signs(n, seed) @ differences) / n
+    means = np.abs(_signs(n) @ differences) / n
     seen = abs(differences.mean())
     rounding = 1e-9 * np.abs(differences).max()  # not of the mean: of differences that cancel out rounding is all of it
     return Comparison(float(differences.mean()), float(np.mean(means >= seen - rounding)), n)
 
 
-def smallest_p(n: int, seed: int = 0) -> float:
+def smallest_p(n: int) -> float:
     """The least that the test can give for n pairs: that of differences which are all the same.
 
     Only signs that are all alike give as large a mean then: two of all there are; of drawn ones those that happened to
     be drawn, and what was seen.
     """
-    return float(np.mean(np.abs(_signs(n, seed).sum(axis=1)) == n))
+    return float(np.mean(np.abs(_signs(n).sum(axis=1)) == n))
 
 
 @lru_cache(maxsize=16)
-def _signs(n: int, seed: int) -> np.ndarray:
+def _signs(n: int) -> np.ndarray:
     """Signs of n pairs: all there are, or what was seen (no sign flipped) and many random ones."""
     if n <= EXACT_PAIRS:
         return 1.0 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
-    drawn = np.random.default_rng(seed).choice((1.0, -1.0), size=(DRAWN_SIGNS, n))
+    drawn = np.random.default_rng(0).choice((1.0, -1.0), size=(DRAWN_SIGNS, n))
     drawn[0] = 1
     return drawn
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shiftbed import published
-from shiftbed.data import card
+from shiftbed.data import card_if_known
 from shiftbed.errors import ShiftbedError
 from shiftbed.selection import SELECTIONS, Selection
 from shiftbed.tables.cells import AVERAGE
@@ -23,7 +23,7 @@ from shiftbed.tables.estimates import (
     usual_count,
 )
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
-from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
+from shiftbed.tables.table import BASELINE, ORACLE_MARK, ORACLE_NOTE, Table
 
 UNKNOWN = "unknown"
 KINDS = ("diversity", "correlation", UNKNOWN)
@@ -100,7 +100,7 @@ class Leaderboard:
     @property
     def oracle_note(self) -> list[str]:
         """What must be said of oracle numbers, if there are any."""
-        return [f"{ORACLE_MARK} Oracle: chosen with the test domain's labels."] if self.has_oracle else []
+        return [ORACLE_NOTE] if self.has_oracle else []
 
     @property
     def averages(self) -> dict[str, float]:
@@ -265,10 +265,8 @@ def ranking_score(ours: Mapping[str, float], baseline: Mapping[str, tuple[float,
 
 def shift_kind(dataset: str) -> str:
     """The kind of shift that dominates a dataset, from its card; else unknown."""
-    try:
-        return card(dataset).shift or UNKNOWN
-    except ShiftbedError:
-        return UNKNOWN
+    known = card_if_known(dataset)
+    return (known and known.shift) or UNKNOWN
 
 
 def ranking_grid(board: Leaderboard, kinds: Kinds | None = None, folder: str = "DIR") -> Grid:

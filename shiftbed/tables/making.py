@@ -10,8 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from shiftbed.data import card
-from shiftbed.errors import ShiftbedError
+from shiftbed.data import card_if_known
 from shiftbed.hashing import canonical
 from shiftbed.registry import listed, one_of
 from shiftbed.selection import (
@@ -341,11 +340,9 @@ def _repeated(task: TaskRecords, winners: Mapping[Variant, Choice]) -> TaskRecor
 
 def _domains(tasks: Sequence[TaskRecords]) -> list[str]:
     """The domains in the dataset's order: that of its card, or of the splits where it has none here."""
-    try:
-        known = list(card(tasks[0].abouts[0]["dataset"]).domains)
-    except ShiftbedError:
-        known = []
-    return list(dict.fromkeys([*known, *(split["domain"] for task in tasks for split in task.splits)]))
+    known = card_if_known(tasks[0].abouts[0]["dataset"])
+    split_up = (split["domain"] for task in tasks for split in task.splits)
+    return list(dict.fromkeys([*(known.domains if known else ()), *split_up]))
 
 
 def _missing(row: dict[str, Any]) -> MissingJob:

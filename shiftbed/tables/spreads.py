@@ -12,7 +12,7 @@ from shiftbed.registry import did_you_mean
 from shiftbed.tables.cells import OVERALL, Chosen, Tested, reported_columns
 from shiftbed.tables.estimates import DIVISORS, Estimate
 from shiftbed.tables.grids import MISSING, Entry, Grid, placed
-from shiftbed.tables.table import BASELINE, ORACLE_MARK, Table
+from shiftbed.tables.table import BASELINE, ORACLE_MARK, ORACLE_NOTE, Table
 
 LAST_RECORDS = 10
 MEASURES = ("overall", "average", "deviation", "worst")
@@ -230,16 +230,16 @@ def thirds(distances: Mapping[str, float]) -> dict[str, list[str]]:
     return {name: [str(one) for one in part] for name, part in zip(names, np.array_split(ordered, 3), strict=True)}
 
 
-def improvements(table: Table, baseline: str = BASELINE) -> list[dict[str, Any]]:
+def improvements(table: Table) -> list[dict[str, Any]]:
     """Per algorithm and domain, the baseline's accuracy and how much better the algorithm is, for a scatter plot."""
     rows: list[dict[str, Any]] = []
-    if baseline not in table.chosen:
+    if BASELINE not in table.chosen:
         return rows
     for name in table.algorithms:
         for column in table.columns:
-            one, other = table.accuracies(name, column), table.accuracies(baseline, column)
+            one, other = table.accuracies(name, column), table.accuracies(BASELINE, column)
             trials = sorted(set(one) & set(other))
-            if name != baseline and trials:
+            if name != BASELINE and trials:
                 reference = statistics.fmean(other[trial] for trial in trials)
                 gain = Estimate.of([one[trial] - other[trial] for trial in trials], table.se)
                 assert gain is not None
@@ -277,7 +277,7 @@ def variance_grid(source: Table, oracle: Table | None = None, last: int = LAST_R
             "divisor n − 1); gap: what "
             f"{'the best record' if oracle is None else oracle.selection.name + ' selection'}{ORACLE_MARK}, for which "
             "the test domain's labels are needed, would gain.",
-            *([f"{mark} Oracle: chosen with the test domain's labels."] if mark else []),
+            *([ORACLE_NOTE] if mark else []),
         ],
         data=data,
     )

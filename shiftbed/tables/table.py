@@ -27,6 +27,7 @@ from shiftbed.tables.missing import MissingJob, named_jobs, sweep_command, was_i
 from shiftbed.tables.rows import as_rows
 
 ORACLE_MARK = "†"
+ORACLE_NOTE = f"{ORACLE_MARK} Oracle: chosen with the test domain's labels."
 LEAK_MARK = "‡"
 BASELINE = "ERM"
 FEW = 8  # algorithms that are compared with the baseline one by one
@@ -209,9 +210,7 @@ class Table:
         columns = (*self.columns, AVERAGE)
         return {(name, column): self.estimate(name, column) for name in self.algorithms for column in columns}
 
-    def pairs(
-        self, algorithm: str, baseline: str = BASELINE, other: "Table | None" = None
-    ) -> tuple[list[float], list[float]]:
+    def pairs(self, algorithm: str, baseline: str, other: "Table | None" = None) -> tuple[list[float], list[float]]:
         """The accuracies of the models of two algorithms that both have, in the mean over what each is tested on.
 
         The domains that one model is tested on together are one pair: they share its seed, and vary with it. The second
@@ -233,11 +232,11 @@ class Table:
             trial: float(np.mean([values[trial] for values in each])) for trial in set.intersection(*map(set, each))
         }
 
-    def comparison(self, algorithm: str, baseline: str = BASELINE) -> Comparison | None:
-        """A paired permutation test against another algorithm over the models that both have."""
-        if baseline not in self.chosen or algorithm == baseline:
+    def comparison(self, algorithm: str) -> Comparison | None:
+        """A paired permutation test against the baseline over the models that both have."""
+        if BASELINE not in self.chosen or algorithm == BASELINE:
             return None
-        return paired_permutation_test(*self.pairs(algorithm, baseline))
+        return paired_permutation_test(*self.pairs(algorithm, BASELINE))
 
     def heading(self, column: Column) -> str:
         """A column's name: its domain, with its companions where it is tested in several companies."""
@@ -271,7 +270,7 @@ class Table:
 
     def notes(self) -> list[str]:
         """What a reader must know before comparing rows."""
-        mark = f"{ORACLE_MARK} Oracle: chosen with the test domain's labels. " if self.selection.oracle else ""
+        mark = f"{ORACLE_NOTE} " if self.selection.oracle else ""
         notes = [f"{mark}{self.selection.summary}"]
         if self.unaveraged:
             notes.append(f"Jobs are missing of {', '.join(sorted(self.unaveraged))}: no average.")

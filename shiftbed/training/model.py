@@ -10,7 +10,7 @@ import torch
 
 from shiftbed.algorithms import ALGORITHMS, Algorithm
 from shiftbed.algorithms.base import looks_around
-from shiftbed.data.images import Refused, decode, decode_image, image_size
+from shiftbed.data.images import Refused, decode_image, read_image
 from shiftbed.data.pack import RaggedImages
 from shiftbed.errors import DataError, StoreError
 from shiftbed.hashing import canonical
@@ -214,9 +214,7 @@ def _as_array(image: Any, channels: int) -> np.ndarray:
 
 
 def _read(path: Path) -> np.ndarray:
-    """An image file in its own size, with the pixels that a pack would have."""
-    size = image_size(path)
-    image = size if isinstance(size, Refused) else decode(path, *size)
+    image = read_image(path)
     if isinstance(image, Refused):
         why = f"it is {image.why}" if path.is_file() else "No such file"
         raise DataError(f"The image {path} cannot be read: {why}.")

@@ -18,8 +18,9 @@ from shiftbed.registry import did_you_mean
 from shiftbed.training.augment import Augmentation
 from shiftbed.training.device import Precision
 from shiftbed.training.streams import Sampling
-from shiftbed.yaml_files import parse_yaml, read_yaml
+from shiftbed.yaml_files import names_in, parse_yaml, read_yaml
 
+FOLDER = files("shiftbed.training") / "recipes"
 ARITHMETIC = {
     *("network", "steps", "sampling", "image_size", "batch_norm", "optimizer", "schedule", "drop_at"),
     *("warm_up", "augmentation", "augment_validation"),
@@ -137,15 +138,14 @@ def domainbed_names(network: str, augmentation: Augmentation) -> dict[str, bool]
 
 def recipe_names() -> list[str]:
     """The recipes there are."""
-    folder = files("shiftbed.training") / "recipes"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return names_in(FOLDER)
 
 
 @lru_cache
 def _recipe_file(name: str) -> dict[str, Any]:
     if name not in recipe_names():
         raise UnknownNameError(f"There is no recipe '{name}'.{did_you_mean(name, recipe_names())}")
-    text = (files("shiftbed.training") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     fields = parse_yaml(text, f"The recipe {name}")
     included = fields.pop("include", None)
     return _merged(_recipe_file(included), fields) if included else fields

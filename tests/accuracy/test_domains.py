@@ -56,6 +56,7 @@ def made(monkeypatch):
     ]
     data = MultiDomainDataset(about, tuple(found))
     monkeypatch.setattr(domains, "card", lambda name: about)
+    monkeypatch.setattr(domains, "card_if_known", lambda name: about)
     monkeypatch.setattr(domains, "load", lambda name: data)
     return data
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.spatial.distance import jensenshannon
-from scipy.stats import norm
+from scipy.stats import linregress, norm
 
 from shiftbed.accuracy.agreement import agreement_matrix, on_the_line
 from shiftbed.accuracy.methods import METHODS
@@ -173,11 +173,24 @@ def test_agreement_on_the_line_gives_source_accuracies_where_the_target_is_the_s
     source = np.stack([np.where(random.random(800) < p, labels, random.integers(0, 5, 800)) for p in (0.5, 0.6, 0.8)])
     found = on_the_line(source, labels, source, 5)
     accuracies = (source == labels).mean(axis=1)
-    assert found.simple == pytest.approx(accuracies)
-    assert found.paired == pytest.approx(accuracies)
-    assert found.fit == pytest.approx(1)
+    assert found == pytest.approx(accuracies)
     three = [Outputs(np.eye(5)[source[0]], labels=labels, pool=source[1:])] * 2
     assert score("aline-s", three[0], Reference(three[1])) == pytest.approx(accuracies[0])
+
+
+def test_agreement_on_the_line_moves_accuracies_as_agreements_moved():
+    random = np.random.default_rng(2)
+    labels = random.integers(0, 5, 800)
+    source, target = (
+        np.stack([np.where(random.random(800) < p - less, labels, random.integers(0, 5, 800)) for p in (0.5, 0.7, 0.9)])
+        for less in (0, 0.2)
+    )
+    there, here = (
+        [norm.ppf((some[i] == some[j]).mean()) for i, j in ((0, 1), (0, 2), (1, 2))] for some in (source, target)
+    )
+    line = linregress(there, here)
+    accuracies = norm.ppf((source == labels).mean(axis=1))
+    assert on_the_line(source, labels, target, 5) == pytest.approx(norm.cdf(line.intercept + line.slope * accuracies))
 
 
 # --- COT --------------------------------------------------------------------------------------------------------------

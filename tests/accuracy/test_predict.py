@@ -342,7 +342,7 @@ def test_the_least_sure_come_first():
         ),
         (lambda run: predict_accuracy(run, "EmojiStyles/noto"), "^The classes of .* are not the model's"),
         (lambda run: predict_accuracy(run, "RotatedDigits"), "has 6 domains"),
-        (lambda run: predict_accuracy(run, "RotatedDigits/99"), "^RotatedDigits has no domain '99'"),
+        (lambda run: predict_accuracy(run, "RotatedDigits/99"), r"^RotatedDigits has no domain '99'\. There are 0, 15"),
         (lambda run: predict_accuracy(run, "nowhere"), "is no folder of images"),
         (lambda run: predict_accuracy(run, "RotatedDigits/75", method="act-mc"), "Did you mean atc-mc"),
         (lambda run: predict_accuracy(run, "RotatedDigits/75", domains="EmojiStyles"), "are not the model's"),

@@ -320,12 +320,12 @@ def test_a_sweep_of_domainbed_has_a_page(tmp_path):
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
     write_sweep(tmp_path, algorithms=("ERM",), draws=1, trials=1)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"Cannot write .*page.html: .*; choose another file with --out."):
+    with pytest.raises(StoreError, match=r"Cannot write .*page.html: .*file is not a folder; choose another folder."):
         write_page(tmp_path, tmp_path / "file" / "page.html")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreError, match=r"Cannot write .*folder: .*; choose another file with --out."):
+    with pytest.raises(StoreError, match=r"Cannot write .*folder: it is a folder; name a file."):
         write_page(tmp_path, tmp_path / "folder")
-    assert not list(tmp_path.glob("*.unfinished")), "a page is large, and nobody looks for it there"
+    assert not list(tmp_path.glob("*folder?*")), "a page is large, and nobody looks for it there"
 
 
 def test_a_damaged_measurement_is_one_sentence(tmp_path):

@@ -5,6 +5,6 @@ and some libraries are not, so a set made here is called *regenerated* and is no
 pixels the severities are CIFAR's; a length that CIFAR-10-C gives in pixels grows with the shorter side of the image.
 """
 
-from shiftbed.data.corruptions.base import CORRUPTIONS, SEVERITIES, Corruption, corrupt
+from shiftbed.data.corruptions.base import CORRUPTIONS, SEVERITIES, corrupt
 
-__all__ = ["CORRUPTIONS", "SEVERITIES", "Corruption", "corrupt"]
+__all__ = ["CORRUPTIONS", "SEVERITIES", "corrupt"]
