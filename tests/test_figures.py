@@ -173,6 +173,20 @@ def test_frozen_stages_has_a_panel_for_each_initial_weights(tmp_path):
     assert two.width > 1.5 * one.width
 
 
+def test_frozen_stages_of_two_datasets_names_every_domain_and_ends_each_panel_at_its_own_probe(tmp_path):
+    both = (("Toy", 4, ("art", "photo")), ("Digits", 2, ("tilted",)))
+    rows = [
+        {"dataset": dataset, "weights": "none", "frozen": frozen, "test": test, "mean": 50.0, "error": 1.0}
+        for dataset, last, tests in both
+        for test in tests
+        for frozen in range(last + 1)
+    ]
+    svg = frozen_stages(rows, tmp_path / "figure.svg").read_text()
+    said = re.findall(r"<!-- (.*?) -->", svg)
+    assert {"art", "photo", "tilted"} <= set(said)
+    assert (svg.count("<!-- 4:"), svg.count("<!-- 2:")) == (1, 1)  # each panel's own probe
+
+
 def test_predictions_with_infinite_intervals_are_drawn(tmp_path):
     row = {"domain": "a", "true": 0.5, "accuracy": 0.6, "low": 0.0, "high": 1.0}
     assert predictions([row], tmp_path / "figure.png").exists()

@@ -1,5 +1,6 @@
 """Drawings of sweeps and datasets for papers; those of shift and of accuracy prediction are in their own rooms."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 16  # classes up to which counts are printed
 DENSITY_POINTS = 200
+TITLE_LETTERS = 44  # of a line above a panel of frozen stages
 DASHES = ("-", "--", "-.", ":")
 
 
@@ -183,14 +185,20 @@ def frozen_stages(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
                 colour, marker = look(number)
                 x, y, error = ([row[key] for row in mine] for key in ("frozen", "mean", "error"))
                 axis.errorbar(x, y, error, color=colour, marker=marker, ms=5, lw=1.2, capsize=2, label=test)
-        stages = sorted({row["frozen"] for row in rows})
-        names = ["0: fine-tuned", *map(str, stages[1:-1]), f"{stages[-1]}: probe"]
+        # Networks differ in how many stages they have.
+        stages = sorted({row["frozen"] for row in rows if (row["dataset"], row["weights"]) == (dataset, weights)})
+        names = ["0:\nfine-tuned", *map(str, stages[1:-1]), f"{stages[-1]}:\nprobe"]
         axis.set_xticks(stages, names if len(stages) > 1 else names[:1])
         axis.set_xlabel("frozen stages")
-        axis.set_title(f"{dataset}, from {'random weights' if weights == 'none' else weights}", fontsize=9)
+        title = f"{dataset}, from {'random weights' if weights == 'none' else weights}"
+        axis.set_title(textwrap.fill(title, TITLE_LETTERS), fontsize=9)  # weights may be the path of a file
         _open(axis)
     axes[0].set_ylabel("accuracy, % ± standard error")
-    axes[-1].legend(fontsize=8, frameon=False, title="test domain", loc="upper left", bbox_to_anchor=(1, 1))
+    shown = {name: one for axis in axes for one, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    axes[-1].legend(
+        [shown[test] for test in tests], tests,
+        fontsize=8, frameon=False, title="test domain", loc="upper left", bbox_to_anchor=(1, 1),
+    )  # fmt: skip
     return save(figure, path)
 
 
