@@ -110,7 +110,7 @@ def changes(table: Sequence[Row], path: Path) -> Path:
         axis.set_yticks(range(len(names)), names, fontsize=8)
         axis.set_xticks(range(len(whats)), whats, rotation=40, ha="right", fontsize=8)
         for (row, column), value in np.ndenumerate(values):
-            shown = f"{value:+.1f}" if np.isfinite(value) else "–"  # the method is not defined on all such sets
+            shown = f"{value:+z.1f}" if np.isfinite(value) else "–"  # the method is not defined on all such sets
             colour = "white" if abs(value) > 0.75 * most else "black"
             axis.text(column, row, shown, ha="center", va="center", fontsize=7, color=colour)
     return path
