@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = "osD^vP*X"
 SHADES = "cividis"
 DOTS_PER_INCH = 150
+POINTS_AN_INCH = 72
 FORMATS = (".png", ".pdf", ".svg")
 STYLE = {
     "pdf.fonttype": 42,  # TrueType, whole letters: publishers refuse matplotlib's default, type 3
@@ -27,6 +28,18 @@ STYLE = {
 def look(number: int) -> tuple[str, str]:
     """The colour and the marker of the number-th thing in a picture."""
     return COLOURS[number % len(COLOURS)], MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
+
+
+def legend_beside(names: Sequence[str], height: float, letters: float = 8) -> tuple[int, float]:
+    """The columns of a legend beside axes, and its width in inches: a picture that lacks it has it of the axes.
+
+    Args:
+        names: What is in the legend.
+        height: That of the axes, in inches.
+        letters: Their size, in points.
+    """
+    columns = -(-len(names) // max(1, int(height * POINTS_AN_INCH / (1.6 * letters))))
+    return columns, columns * letters * (4 + 0.6 * max(map(len, names))) / POINTS_AN_INCH
 
 
 def blank(width: float, height: float) -> "Figure":

@@ -622,6 +622,20 @@ def test_numbers_in_a_comparison_have_their_doubt_and_the_oracle_s_their_mark(sh
     assert len(lines) == 4, "of two rules, a domain and the average"
 
 
+@pytest.mark.parametrize("protocol", ["k-sources:1", "leave-pair-out"])
+def test_a_difference_in_any_setting_or_company_of_a_domain_is_told(shiftbed, tmp_path, protocol):
+    """Cells of one name were one cell, that of the last setting: sweeps that differ elsewhere did not differ."""
+    jobs = plan(Request("ColoredDigits", ["ERM"], protocol=protocol))
+    for number, other in enumerate(jobs):
+        for folder, level in (("one", 0.5), (f"two{number}", 0.25)):
+            for job in jobs:
+                finish(LocalStore(tmp_path / folder), job, test=level if job is other else 0.5)
+        differing = json.loads(shiftbed("diff", "one", f"two{number}", "--json").out)
+        tested = len(other.describe()["test_domains"])
+        assert len(differing) >= tested and {(row["one"], row["two"]) for row in differing} >= {(50.0, 25.0)}
+        assert shiftbed("diff", "one", f"two{number}").out.count("25.0") >= tested
+
+
 def test_a_measurement_that_could_not_be_written_is_not_made(shiftbed, tmp_path, monkeypatch):
     monkeypatch.setattr(cli.shift, "_two_sides", lambda *_: pytest.fail("measured in vain"))
     (tmp_path / "afile").touch()

@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import shiftbed
+from shiftbed.accuracy.pictures import errors_by_accuracy, scatter
 from shiftbed.accuracy.studies import Scores
 from shiftbed.cli import app
 from shiftbed.data.prepare import prepare
@@ -21,6 +22,8 @@ from shiftbed.report.figures_drawn import density, frozen_stages, improvement, l
 from shiftbed.selection import SELECTIONS
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import Cell, ShiftMatrix
+from shiftbed.shift.pictures import embedding
+from shiftbed.shift.samples import Sample
 from shiftbed.tables import AVERAGE
 from shiftbed.tables.estimates import Estimate
 
@@ -173,6 +176,20 @@ def test_frozen_stages_has_a_panel_for_each_initial_weights(tmp_path):
     assert two.width > 1.5 * one.width
 
 
+def test_frozen_stages_of_two_datasets_names_every_domain_and_ends_each_panel_at_its_own_probe(tmp_path):
+    both = (("Toy", 4, ("art", "photo")), ("Digits", 2, ("tilted",)))
+    rows = [
+        {"dataset": dataset, "weights": "none", "frozen": frozen, "test": test, "mean": 50.0, "error": 1.0}
+        for dataset, last, tests in both
+        for test in tests
+        for frozen in range(last + 1)
+    ]
+    svg = frozen_stages(rows, tmp_path / "figure.svg").read_text()
+    said = re.findall(r"<!-- (.*?) -->", svg)
+    assert {"art", "photo", "tilted"} <= set(said)
+    assert (svg.count("<!-- 4:"), svg.count("<!-- 2:")) == (1, 1)  # each panel's own probe
+
+
 def test_predictions_with_infinite_intervals_are_drawn(tmp_path):
     row = {"domain": "a", "true": 0.5, "accuracy": 0.6, "low": 0.0, "high": 1.0}
     assert predictions([row], tmp_path / "figure.png").exists()
@@ -226,6 +243,49 @@ def test_no_title_of_a_panel_runs_into_the_next(tmp_path, monkeypatch):
     boxes = [axis.title.get_window_extent() for axis in drawn[0].axes]
     assert len(boxes) == 3
     assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+
+
+def test_panels_of_one_dataset_say_what_tells_them_apart(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("shiftbed.report.figures_drawn.save", lambda figure, path: drawn.append(figure) or path)
+    made = {"algorithms": ["ERM"], "estimates": {("ERM", AVERAGE): Estimate(80.0, 1.0, 3)}, "dataset": "RotatedDigits"}
+    made["selection"] = SELECTIONS["training-domain-validation"]
+    titles = [f"RotatedDigits (version 1), recipe quick, {steps} steps" for steps in (20, 100)]
+    leaderboard([SimpleNamespace(title=title, **made) for title in titles], tmp_path / "board.png")
+    drawn[0].canvas.draw()
+    texts = [axis.title for axis in drawn[0].axes]
+    assert [" ".join(text.get_text().split()) for text in texts] == [f"{title}, n = 3" for title in titles]
+    one, other = (text.get_window_extent() for text in texts)
+    assert one.x1 < other.x0
+
+
+LONG = [f"hospital number {number} in a city with quite a long name, by night" for number in range(20)]
+
+
+@pytest.mark.parametrize("kind", ["predictions", "errors", "scatter", "embedding"])
+def test_a_legend_of_long_names_leaves_the_points_their_room(tmp_path, monkeypatch, kind):
+    drawn = []
+    for room in ("report.figures_drawn", "accuracy.pictures", "shift.pictures"):
+        monkeypatch.setattr(f"shiftbed.{room}.save", lambda figure, path: drawn.append(figure) or path)
+    random = np.random.default_rng(0)
+    accuracies = random.uniform(0.4, 0.9, (20, 20))
+    scores = Scores(tuple(LONG), tuple(LONG), np.array(LONG), np.full(20, 50), accuracies, {"doc": accuracies**2})
+    if kind == "predictions":
+        row = {"true": 0.5, "accuracy": 0.6, "low": 0.4, "high": 0.8}
+        predictions([{"domain": name, **row} for name in LONG], tmp_path / "figure.png")
+    elif kind == "errors":
+        errors_by_accuracy(scores, tmp_path / "figure.png", "doc")
+    elif kind == "scatter":
+        scatter(scores, tmp_path / "figure.png", LONG[0])
+    else:
+        embedding({name: Sample(name, random.normal(size=(5, 4))) for name in LONG}, ["cat"], tmp_path / "figure.png")
+    (figure,) = drawn
+    figure.canvas.draw()
+    (legend,) = [found for axis in figure.axes if (found := axis.get_legend())]
+    assert [text.get_text() for text in legend.get_texts()] == LONG
+    boxes = [axis.get_window_extent() for axis in figure.axes if axis.axison]
+    assert all(box.width > 2 * figure.dpi and box.height > 1.5 * figure.dpi for box in boxes)
+    assert legend.get_window_extent().x0 >= max(box.x1 for box in boxes)
 
 
 @pytest.mark.parametrize("suffix", [".pdf", ".svg", ".png"])

@@ -189,6 +189,13 @@ def test_averages_over_datasets_leave_out_who_lacks_one():
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_dataset_whose_jobs_all_diverged_takes_nobody_s_rank():
+    """The page ranked by the other datasets, and tables ranked nobody."""
+    lost = [made_job(0, [], dataset="Broken", algorithm=name, status="diverged") for name in ("ERM", "CORAL")]
+    (board,) = leaderboards(make_tables([*sweep(VALUES), *lost], [SELECTIONS["training-domain-validation"]]))
+    assert list(board.estimates) == ["CelebA", "PACS", "Toy"] and board.ranks == board_of(VALUES).ranks
+
+
 def test_references_are_called_so_and_never_ranked():
     jobs = sweep({name: VALUES[name] for name in ("PACS", "Toy")})
     for job in jobs:

@@ -105,6 +105,17 @@ def test_models_tested_on_one_domain_have_no_deviation():
         spread_grid(table_of([made_job(0, [(30, {"a/out": 1, "b/out": 1, "c/in": 1})])]))
 
 
+def test_a_domain_with_the_name_of_a_number_over_domains_keeps_its_own():
+    domains = ("a", "average", "n", "overall")
+    row = (30, {"a/out": 0.9, "average/in": 0.2, "n/in": 0.4, "overall/in": 0.9})
+    (grid,) = spread_grid(table_of([made_job(0, [row], tested=domains[1:], domains=domains)]))
+    ((_, entries),) = grid.rows
+    assert list(grid.columns[:3]) == list(domains[1:])
+    assert [entry.text for entry in entries[:5]] == ["20.00", "40.00", "90.00", "50.00", "50.00"]
+    (said,) = grid.data
+    assert (said["domain average"], said["average"], said["domain n"], said["n"]) == pytest.approx((20, 50, 40, 1))
+
+
 def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
     counts = {"p": 1000, "q": 1, "r": 5}
     jobs = [

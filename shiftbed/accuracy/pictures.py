@@ -11,7 +11,7 @@ from shiftbed.accuracy.fitting import Line, rank_correlation
 from shiftbed.accuracy.scores import POINTS, Scores
 from shiftbed.accuracy.studies import Row
 from shiftbed.data.images import decode_image
-from shiftbed.drawing import COLOURS, blank, look, save
+from shiftbed.drawing import COLOURS, blank, legend_beside, look, save
 
 COLUMNS = 4  # panels beside each other
 
@@ -31,7 +31,8 @@ def scatter(scores: Scores, path: Path, classifier: str) -> Path:
     names = list(scores.values)
     accuracies = POINTS * scores.accuracies[row]
     groups = list(dict.fromkeys(scores.groups.tolist()))
-    with _figure(path, -(-len(names) // COLUMNS), COLUMNS, (3.0, 2.6)) as axes:
+    rows, (columns, wide) = -(-len(names) // COLUMNS), legend_beside(groups, 2.2)
+    with _figure(path, rows, COLUMNS, (3.0 + wide / COLUMNS, 2.6)) as axes:
         for axis in axes.flat[len(names) :]:
             axis.set_axis_off()
         for axis, name in zip(axes.flat, names, strict=False):
@@ -39,7 +40,8 @@ def scatter(scores: Scores, path: Path, classifier: str) -> Path:
             for place, group in enumerate(groups):
                 mine = scores.groups == group
                 colour, marker = look(place)
-                axis.scatter(values[mine], accuracies[mine], s=14, color=colour, marker=marker, linewidths=0, alpha=0.8)
+                looks = {"color": colour, "marker": marker, "label": group}
+                axis.scatter(values[mine], accuracies[mine], s=14, linewidths=0, alpha=0.8, **looks)
             if np.ptp(values) > 0:
                 ends = np.array([values.min(), values.max()])
                 axis.plot(ends, Line.fit(values, accuracies)(ends), color="#666666", linewidth=1)
@@ -47,13 +49,16 @@ def scatter(scores: Scores, path: Path, classifier: str) -> Path:
             axis.tick_params(labelsize=7)
         for axis in axes[:, 0]:
             axis.set_ylabel("accuracy, %", fontsize=8)
+        handles = axes[0, 0].get_legend_handles_labels()
+        axes[0, -1].legend(*handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1), ncols=columns)
     return path
 
 
 def errors_by_accuracy(scores: Scores, path: Path, method: str) -> Path:
     """The absolute error of one method against accuracy, groups left out: one point a classifier and domain."""
     errors = np.abs(scores.errors(method, by_group=True))
-    with _figure(path) as axes:
+    columns, wide = legend_beside(scores.classifiers, 3.4)
+    with _figure(path, size=(5.0 + wide, 4.0)) as axes:
         axis = axes[0, 0]
         for row, classifier in enumerate(scores.classifiers):
             colour, marker = look(row)
@@ -61,7 +66,7 @@ def errors_by_accuracy(scores: Scores, path: Path, method: str) -> Path:
             axis.scatter(accuracies, errors[row], s=10, color=colour, marker=marker, label=classifier, linewidths=0)
         axis.set_xlabel("accuracy, %")
         axis.set_ylabel(f"absolute error of {method}, points")
-        axis.legend(fontsize=6, ncols=2)
+        axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1), ncols=columns)
     return path
 
 
@@ -106,7 +111,7 @@ def changes(table: Sequence[Row], path: Path) -> Path:
         axis.set_yticks(range(len(names)), names, fontsize=8)
         axis.set_xticks(range(len(whats)), whats, rotation=40, ha="right", fontsize=8)
         for (row, column), value in np.ndenumerate(values):
-            shown = f"{value:+.1f}" if np.isfinite(value) else "–"  # the method is not defined on all such sets
+            shown = f"{value:+z.1f}" if np.isfinite(value) else "–"  # the method is not defined on all such sets
             colour = "white" if abs(value) > 0.75 * most else "black"
             axis.text(column, row, shown, ha="center", va="center", fontsize=7, color=colour)
     return path

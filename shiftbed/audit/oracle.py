@@ -44,7 +44,7 @@ def oracle_gap(subject: Subject) -> Finding:
     level = LEVEL / len(rows)  # many are tested, so each must be the surer
     sure = [row for row in rows if row["gap"] > 0 and row["p"] < level]
     largest = max(rows, key=lambda row: row["gap"])
-    gap = f"{round(largest['gap'], 1) + 0.0:+.1f} points"  # which is never -0.0
+    gap = f"{largest['gap']:+z.1f} points"
     where = f"{largest['algorithm']} on {largest['dataset']} against {largest['selection']}"
     verdict: Verdict = "clear"
     if sure:
@@ -83,7 +83,7 @@ def _gaps(honest: Table, oracle: Table) -> Iterable[dict[str, Any]]:
 def _gap_grid(rule: str, rows: list[dict[str, Any]], level: float) -> Grid:
     def entries(row: dict[str, Any]) -> list[Entry]:
         error = "" if row["standard_error"] is None else f" ±{row['standard_error']:.1f}"
-        texts = f"{row['honest']:.1f}", f"{row['oracle']:.1f}{ORACLE_MARK}", f"{row['gap']:+.1f}{error}"
+        texts = f"{row['honest']:.1f}", f"{row['oracle']:.1f}{ORACLE_MARK}", f"{row['gap']:+z.1f}{error}"
         return [Entry(text) for text in (*texts, f"{row['p']:.2g}", str(row["n"]))]
 
     return Grid(
@@ -211,7 +211,7 @@ def _joint_grid(task: TaskRecords, algorithm: str, cells: list[tuple[Leakage, np
     data = []
     for k, (oracle, leaked, change) in enumerate(zip(mean.oracle, mean.leakage, mean.change, strict=True), start=1):
         fallen = None if np.isnan(change) else float(change)  # JSON knows no other way to say that there is none
-        share = MISSING if fallen is None else f"{100 * fallen:+.0f} %"
+        share = MISSING if fallen is None else f"{100 * fallen:+z.0f} %"
         texts = [*(f"{v:.2f}" for v in (*oracle, oracle.mean())), f"{leaked:.2f}", share, f"{by_luck[k - 1]:.2f}"]
         rows.append((f"oracle, K = {k}", [Entry(text) for text in texts]))
         numbers = {"leakage": float(leaked), "change": fallen, "luck": float(by_luck[k - 1])}

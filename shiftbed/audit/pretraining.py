@@ -99,7 +99,12 @@ def _known(value: float) -> float | None:
 
 
 def _labels(dataset: str, arm: Arm) -> dict[str, Any]:
-    return {"dataset": dataset, "weights": Path(arm.weights).stem, "frozen": arm.frozen, "probe": arm.probe}
+    # Whole, as they were named: two files of models trained here are both called weights.safetensors.
+    return {"dataset": dataset, "weights": arm.weights, "frozen": arm.frozen, "probe": arm.probe}
+
+
+def _start(weights: str) -> str:
+    return "random weights" if weights == NOTHING else weights
 
 
 def run_study(
@@ -135,7 +140,7 @@ def run_study(
     store, probe_store = (LocalStore(Path(subject.folder) / below) for below in (RUNS, PROBES))
     runtimes = find_runtimes(device)
     results = []
-    for dataset in subject.datasets:
+    for dataset in sorted({about["dataset"] for about in ours}):
         about = next(about for about in ours if about["dataset"] == dataset)
         how = recipe_of(about)
         names = list(dict.fromkeys(weights or (how.initial_weights or NOTHING, NOTHING)))
@@ -173,13 +178,12 @@ def judged(results: Sequence[Results]) -> Finding:
             most, sure = (len(some) >= len(gaps) / 2 for some in (good, one.as_good(name, errors=0)))
             mostly |= most and sure and bool(pretrained)
             unsure |= most and not sure and bool(pretrained)
-            start = "random weights" if name == NOTHING else Path(name).stem
             verdict = "accuracy mostly comes from" if most else "accuracy does not mostly come from"
             if most and not sure:  # errors so large that anything is as good
                 verdict = "most of that is within a standard error, so that nobody can tell whether accuracy comes from"
             sentences.append(
-                f"on {one.dataset} a linear probe of {start} is as good as fine-tuning on {len(good)} of {len(gaps)} "
-                f"test domains{f' ({chr(44).join(good)})' if good else ''}: {verdict} the initial weights"
+                f"on {one.dataset} a linear probe of {_start(name)} is as good as fine-tuning on {len(good)} of "
+                f"{len(gaps)} test domains{f' ({chr(44).join(good)})' if good else ''}: {verdict} the initial weights"
             )
     found: Verdict = "exposed" if mostly else "unknown" if unsure else "clear"
     return Finding(WEIGHTS_SOURCE, found, f"{'; '.join(sentences)}.", grids)
@@ -207,14 +211,14 @@ def grid(results: Results, weights: str) -> Grid:
             shown = [values.get(domain) for domain in domains]
             texts = [MISSING if value is None else f"{value:{sign}.3g}" for value in shown]
             rows.append((name, [*(Entry(text) for text in texts), Entry(MISSING)]))
-            labels = {"dataset": results.dataset, "weights": Path(weights).stem}
+            labels = {"dataset": results.dataset, "weights": weights}
             data += [{**labels, "measure": name, "test": domain, "value": value} for domain, value in values.items()]
     correlation = results.correlation(weights)
     related = "" if correlation is None else f" Rank correlation of gap and distance: {correlation:.2f}."
     single = sum(one.trials == 1 for found in ours.values() for one in found.values())
     alone = f"± is over trials; of a single trial (cells: {single}) over images, which tells nothing of other trials."
     return Grid(
-        title=f"{results.dataset}, from {'random weights' if weights == NOTHING else Path(weights).stem}",
+        title=f"{results.dataset}, from {_start(weights)}",
         caption="accuracy in % ± standard error, by what is trained, and by test domain",
         corner="trained",
         columns=[*domains, "Avg"],

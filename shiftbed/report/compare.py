@@ -1,14 +1,15 @@
 """Why two jobs, recipes or tables differ."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shiftbed.audit.ledger import read_tables
 from shiftbed.errors import ShiftbedError
 from shiftbed.sweeps.records import no_finished_job
-from shiftbed.tables import as_rows
+from shiftbed.tables import Table, as_rows
 from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.recipes import recipe, recipe_names
 
@@ -81,7 +82,32 @@ def compare(one: str | Path, two: str | Path) -> Comparison:
     (kind, left), (other, right) = (_read(name, as_sweeps) for name in (one, two))
     if kind != other:
         raise ShiftbedError(f"{one} is a {kind} and {two} is a {other}; compare two of a kind.")
-    return Comparison(kind, left, right)
+    return Comparison(kind, *_cells(left, right)) if kind == "sweep" else Comparison(kind, left, right)
+
+
+def _cells(*sweeps: Sequence[Table]) -> Iterator[dict[str, dict[str, Any]]]:
+    """The cells of sweeps by their names, which are as long in both as it takes for each to be another cell.
+
+    A folder may have several settings of a dataset, and a domain may be tested in several companies.
+    """
+    settings = [Counter((table.dataset, table.selection.name) for table in tables) for tables in sweeps]
+    several = {setting for counts in settings for setting, count in counts.items() if count > 1}
+    companies: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    found: list[list[tuple[tuple[str, ...], str, dict[str, Any]]]] = []
+    for tables in sweeps:
+        found.append([])
+        for table in tables:
+            told = (table.dataset, table.selection.name) in several
+            for row in as_rows([table]):
+                key = (table.title if told else table.dataset, *(str(row[name]) for name in CELL[1:]))
+                company = ", ".join(row["tested_with"])
+                companies[key].add(company)
+                found[-1].append((key, company, row))
+    for rows in found:
+        yield {
+            " / ".join(key) + (f" (with {company})" if company and len(companies[key]) > 1 else ""): row
+            for key, company, row in rows
+        }
 
 
 def _jobs(sweep: Path) -> list[Path]:
@@ -100,7 +126,7 @@ def _read(name: str, as_sweep: bool) -> tuple[str, Any]:
     if len(jobs) == 1 and not as_sweep:
         return "job", json.loads(jobs[0].read_text())
     if jobs or any((path / name).is_dir() for name in ("plans", "parts")):
-        return "sweep", {" / ".join(str(row[key]) for key in CELL): row for row in as_rows(read_tables(path))}
+        return "sweep", read_tables(path)
     if path.is_file():
         raise no_finished_job(name)
     raise ShiftbedError(f"{name} is no recipe, and no folder of a job or a sweep.")

@@ -1,5 +1,6 @@
 """Drawings of sweeps and datasets for papers; those of shift and of accuracy prediction are in their own rooms."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shiftbed.data import MultiDomainDataset
-from shiftbed.drawing import SHADES, blank, look, save
+from shiftbed.drawing import SHADES, blank, legend_beside, look, save
 from shiftbed.errors import DataError
 from shiftbed.tables import AVERAGE, Grid, Table
 from shiftbed.tables.table import ORACLE_MARK
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 16  # classes up to which counts are printed
 DENSITY_POINTS = 200
+TITLE_LETTERS = 44  # of a line above a panel whose title is long
 DASHES = ("-", "--", "-.", ":")
 
 
@@ -28,8 +30,12 @@ def matrix(values: Sequence[Sequence[float | None]]) -> np.ndarray:
 def leaderboard(tables: Sequence[Table], path: Path) -> Path:
     """Bars of accuracy, one panel a dataset, the algorithms in one order everywhere, with standard errors."""
     algorithms = list(dict.fromkeys(name for table in tables for name in table.algorithms))
-    titles = [f"{table.dataset}, {_count(table)}" for table in tables]
-    panel = max(0.36 * len(algorithms) + 0.7, 0.07 * max(map(len, titles)) + 0.5)  # no title runs into the next
+    datasets = [table.dataset for table in tables]
+    alone = len(set(datasets)) == len(datasets)  # else what was trained, and on what, tells one panel from another
+    titles = [f"{table.dataset if alone else table.title}, {_count(table)}" for table in tables]
+    titles = titles if alone else [textwrap.fill(title, TITLE_LETTERS) for title in titles]
+    longest = max(len(line) for title in titles for line in title.splitlines())
+    panel = max(0.36 * len(algorithms) + 0.7, 0.07 * longest + 0.5)  # no title runs into the next
     figure = blank(max(4.0, panel * len(tables)), 3.4)
     axes = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
     for axis, table, title in zip(axes, tables, titles, strict=True):
@@ -183,14 +189,20 @@ def frozen_stages(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
                 colour, marker = look(number)
                 x, y, error = ([row[key] for row in mine] for key in ("frozen", "mean", "error"))
                 axis.errorbar(x, y, error, color=colour, marker=marker, ms=5, lw=1.2, capsize=2, label=test)
-        stages = sorted({row["frozen"] for row in rows})
-        names = ["0: fine-tuned", *map(str, stages[1:-1]), f"{stages[-1]}: probe"]
+        # Networks differ in how many stages they have.
+        stages = sorted({row["frozen"] for row in rows if (row["dataset"], row["weights"]) == (dataset, weights)})
+        names = ["0:\nfine-tuned", *map(str, stages[1:-1]), f"{stages[-1]}:\nprobe"]
         axis.set_xticks(stages, names if len(stages) > 1 else names[:1])
         axis.set_xlabel("frozen stages")
-        axis.set_title(f"{dataset}, from {'random weights' if weights == 'none' else weights}", fontsize=9)
+        title = f"{dataset}, from {'random weights' if weights == 'none' else weights}"
+        axis.set_title(textwrap.fill(title, TITLE_LETTERS), fontsize=9)  # weights may be the path of a file
         _open(axis)
     axes[0].set_ylabel("accuracy, % ± standard error")
-    axes[-1].legend(fontsize=8, frameon=False, title="test domain", loc="upper left", bbox_to_anchor=(1, 1))
+    shown = {name: one for axis in axes for one, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    axes[-1].legend(
+        [shown[test] for test in tests], tests,
+        fontsize=8, frameon=False, title="test domain", loc="upper left", bbox_to_anchor=(1, 1),
+    )  # fmt: skip
     return save(figure, path)
 
 
@@ -218,7 +230,8 @@ def predictions(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     figure = blank(4.4, 4.0)
     axis = figure.add_subplot()
     axis.plot([0, 100], [0, 100], color="#7F7F7F", lw=0.8, zorder=0)
-    for number, domain in enumerate(dict.fromkeys(row["domain"] for row in rows)):
+    domains = list(dict.fromkeys(row["domain"] for row in rows))
+    for number, domain in enumerate(domains):
         colour, marker = look(number)
         mine = [row for row in rows if row["domain"] == domain]
         true, made, low, high = (
@@ -229,7 +242,11 @@ def predictions(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     ends = 100 * np.array([[row["true"], row["low"], row["high"]] for row in rows])
     limits = max(0.0, ends.min() - 5), min(100.0, ends.max() + 5)
     axis.set(xlim=limits, ylim=limits, xlabel="true accuracy, %", ylabel="predicted without labels, %")
-    axis.legend(fontsize=8, frameon=False, title="unlabelled domain", title_fontsize=8)
+    columns, _ = legend_beside(domains, 3.0)
+    axis.legend(
+        fontsize=8, frameon=False, title="unlabelled domain", title_fontsize=8,
+        loc="upper left", bbox_to_anchor=(1, 1), ncols=columns,
+    )  # fmt: skip
     _open(axis)
     return save(figure, path)
 

@@ -28,7 +28,7 @@ def render(data: dict[str, Any], **content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
-    environment.filters |= {"ticked": ticked, "signed": lambda number: f"{number:+.1f}".replace("-", "−")}
+    environment.filters |= {"ticked": ticked, "signed": signed}
     scripts = {"plotly": get_plotlyjs(), "own": _source("page.js")}
     return environment.get_template("page.html").render(
         scripts=scripts,
@@ -38,6 +38,11 @@ def render(data: dict[str, Any], **content: Any) -> str:
         **content,
         data=finite(data),
     )
+
+
+def signed(number: float) -> str:
+    """A difference as tables print it, with a true minus; what rounds to nothing has none."""
+    return f"{number:+z.1f}".replace("-", "−")
 
 
 def ticked(text: str) -> Markup:

@@ -73,7 +73,7 @@ def by_selection(results: Results) -> list[dict[str, Any]]:
         for table in tables:
             shown.append(_shown(table, start))
             start += len(table.algorithms) * (len(table.columns) + 1)
-        boards = leaderboards([table for table in tables if not table.is_empty])
+        boards = leaderboards(tables)
         found.append({"rule": rule, "tables": shown, "boards": [_ranked(board) for board in boards]})
     return found
 

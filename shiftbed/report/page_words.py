@@ -92,7 +92,7 @@ def verdict(table: Table, name: str = "") -> Verdict:
     else:
         chance = "which chance explains as well"
     how = f"p = {min(1.0, test.p * len(tests)):.2g} with {compared} allowed for, {plural(test.n, 'pair')}"
-    words = f"{first}, {test.difference:+.1f} points against {BASELINE}: {chance} ({how})."
+    words = f"{first}, {test.difference:+z.1f} points against {BASELINE}: {chance} ({how})."
     return made(leader, better, words, enough)
 
 

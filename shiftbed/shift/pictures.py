@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shiftbed.data import MultiDomainDataset
-from shiftbed.drawing import SHADES, blank, look, save
+from shiftbed.drawing import SHADES, blank, legend_beside, look, save
 from shiftbed.published.plane import plane as published_plane
 from shiftbed.shift.duplicates import shared_examples
 from shiftbed.shift.estimates import ShiftEstimate
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_POINTS = 2000
+SIDE = 4.4  # inches of a t-SNE
 MOST_NUMBERS = 12  # domains up to which a heat map prints its numbers
 
 
@@ -150,8 +151,9 @@ def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path)
     panels = [("by domain", domain, list(drawn)), ("by class", label, list(classes))]
     if len(classes) == 1:
         panels = [(f"{classes[0]}, by domain", domain, list(drawn))]
-    figure, _ = _figure(5.5 * len(panels), 5, axes=False)
-    for i, (title, of, names) in enumerate(panels):
+    legends = [legend_beside([*names, "not labelled"], SIDE) for _, _, names in panels]
+    figure, _ = _figure(sum(max(5.5, SIDE + wide) for _, wide in legends), 5, axes=False)
+    for i, ((title, of, names), (columns, _)) in enumerate(zip(panels, legends, strict=True)):
         axis = figure.add_subplot(1, len(panels), i + 1)
         for number in np.unique(of):
             chosen = of == number
@@ -162,7 +164,7 @@ def embedding(samples: Mapping[str, Sample], classes: Sequence[str], path: Path)
         axis.set_title(title, fontsize=10)
         axis.set_xticks([])
         axis.set_yticks([])
-        axis.legend(fontsize=8, markerscale=2, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+        axis.legend(fontsize=8, markerscale=2, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, ncols=columns)
     figure.tight_layout()
     return save(figure, path)
 

@@ -233,9 +233,12 @@ def _ranks_among(board: Leaderboard, names: Mapping[str, float] | Mapping[str, i
 
 
 def leaderboards(tables: Sequence[Table]) -> list[Leaderboard]:
-    """The leaderboards of a sweep: one for each selection and recipe with tables of several datasets."""
+    """The leaderboards of a sweep: one for each selection and recipe with tables of several datasets.
+
+    A table without a number, as where all jobs diverged, ranks nobody and is left out.
+    """
     groups: dict[tuple[str, str, str], list[Table]] = defaultdict(list)
-    for table in (one for one in tables if not one.is_reference):
+    for table in (one for one in tables if not (one.is_reference or one.is_empty)):
         groups[table.selection.name, table.about["recipe"]["name"], table.by_hand].append(table)
     found = []
     for (_, recipe, by_hand), members in groups.items():

@@ -16,6 +16,7 @@ from shiftbed.tables.table import BASELINE, ORACLE_MARK, ORACLE_NOTE, Table
 
 LAST_RECORDS = 10
 MEASURES = ("overall", "average", "deviation", "worst")
+TAKEN = {*MEASURES, "dataset", "selection", "oracle", "algorithm", "n", "ddof"}  # what rows for machines have
 EVERY = "All"
 NAMED = 12  # domains of a group that notes name
 
@@ -61,14 +62,24 @@ def spread_estimates(table: Table, tested: Tested, ddof: int = 1) -> dict[str, d
     for name in table.algorithms:
         trials = [one for _, one in sorted(table.chosen[name].get(tested, {}).items())]
         numbers = [_with_summary(one, tested, ddof) for one in trials]
-        found[name] = {key: Estimate.of([one[key] for one in numbers], table.se) for key in (*tested, *MEASURES)}
+        found[name] = {key: Estimate.of([one[key] for one in numbers], table.se) for key in _keys(tested)}
     return found
+
+
+def _keys(tested: Tested) -> tuple[str, ...]:
+    """What a row has of its domains and over them."""
+    return (*map(_key, tested), *MEASURES)
+
+
+def _key(domain: str) -> str:
+    """A domain as a key: its name, unless another number of the row has it."""
+    return f"domain {domain}" if domain in TAKEN else domain
 
 
 def _spread(table: Table, tested: Tested, ddof: int) -> Grid:
     cells = spread_estimates(table, tested, ddof)
     counts = {name: max((cell.n for cell in cells[name].values() if cell), default=0) for name in table.algorithms}
-    keys = (*tested, *MEASURES)
+    keys = _keys(tested)
     columns = {key: _column([cells[name][key] for name in table.algorithms], key, table) for key in keys}
     divisor = "K − 1, as in NICO++'s formula; its tables divide by K" if ddof else "K, as in NICO++'s tables"
     return Grid(
@@ -112,7 +123,8 @@ def _origin(table: Table, algorithm: str) -> dict[str, Any]:
 
 def _with_summary(one: Chosen, tested: Tested, ddof: int) -> dict[str, float]:
     accuracies = {domain: one.accuracy(domain) for domain in tested}
-    return {**accuracies, **domain_summary(accuracies, one.counts(), ddof)}
+    summary = domain_summary(accuracies, one.counts(), ddof)
+    return {**{_key(domain): accuracy for domain, accuracy in accuracies.items()}, **summary}
 
 
 def _column(cells: Sequence[Estimate | None], key: str, table: Table) -> list[Entry]:

@@ -4,7 +4,10 @@ import json
 
 from typer.testing import CliRunner
 
+from shiftbed.audit.pretraining import run_study
+from shiftbed.audit.subject import Subject
 from shiftbed.cli import app
+from shiftbed.sweeps.domainbed_format import REVISION
 from tests.audit.made_sweeps import write_sweep
 
 
@@ -39,3 +42,15 @@ def test_a_stand_in_that_is_no_domain_is_named(tmp_path):
     write_sweep(tmp_path / "sweep", algorithms=("ERM",), draws=1, trials=1, test_domains=("-90%",))
     result = CliRunner().invoke(app, ["audit", str(tmp_path / "sweep"), "--run", "--stand-in", "photo"])
     assert "has no domain 'photo' to stand in" in str(result.exception)
+
+
+def test_a_dataset_that_only_domainbed_trained_on_is_left_out_of_the_study(tmp_path):
+    more = {"algorithms": ("ERM",), "draws": 1, "trials": 1, "fields": {"steps": 2}}
+    write_sweep(tmp_path, dataset="RotatedDigits", test_domains=("75",), **more)
+    write_sweep(tmp_path, dataset="ColoredDigits", test_domains=("-90%",), **more)
+    subject = Subject.read(tmp_path)
+    for about in subject.abouts:
+        if about["dataset"] == "ColoredDigits":
+            about["revision"] = REVISION
+    found = run_study(subject, workers=1)
+    assert "on RotatedDigits" in found.sentence and "ColoredDigits" not in found.sentence

@@ -144,7 +144,10 @@ def test_the_gap_is_oracle_minus_honest_and_exposed_only_beyond_chance():
 def test_a_gap_that_rounds_to_nothing_has_no_minus(monkeypatch):
     (row,) = oracle_gap(subject(jobs("a"))).grids[0].data
     monkeypatch.setattr("shiftbed.audit.oracle._gaps", lambda *_: [{**row, "gap": -0.04}])
-    assert "+0.0 points" in oracle_gap(subject(jobs("a"))).sentence
+    found = oracle_gap(subject(jobs("a")))
+    assert "+0.0 points" in found.sentence
+    ((_, entries),) = found.grids[0].rows
+    assert entries[2].text.startswith("+0.0")
 
 
 def test_where_nothing_leaks_the_change_is_none():

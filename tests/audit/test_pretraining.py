@@ -219,3 +219,16 @@ def test_accuracies_are_selected_on_validation_and_averaged_over_trials():
     assert found.error == pytest.approx(10.0)  # of 60 and 80
     alone = study.accuracies(jobs[:2])["c"]
     assert alone.error == pytest.approx(100 * (0.6 * 0.4 / 100) ** 0.5)
+
+
+def test_two_files_of_one_name_are_told_apart():
+    """The weights of every model trained here are called weights.safetensors: figures drew both as one line."""
+    both = [made({"a": 0.1}, weights=f"{run}/weights.safetensors") for run in ("one", "two")]
+    assert {row["weights"] for results in both for row in results.rows()} == {
+        "one/weights.safetensors",
+        "two/weights.safetensors",
+    }
+    found = judged(both)
+    assert [grid.title for grid in found.grids] == [f"Toy, from {run}/weights.safetensors" for run in ("one", "two")]
+    assert "probe of one/weights.safetensors" in found.sentence
+    assert made({"a": 0.1}, weights="resnet50.ram_in1k").rows()[0]["weights"] == "resnet50.ram_in1k"

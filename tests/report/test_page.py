@@ -19,7 +19,7 @@ from shiftbed.errors import StoreError, UnknownNameError
 from shiftbed.hashing import canonical
 from shiftbed.report import page_charts, page_results
 from shiftbed.report.page import write_page
-from shiftbed.report.page_html import finite, ticked
+from shiftbed.report.page_html import finite, signed, ticked
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import REST, Cell, ShiftMatrix
 from shiftbed.sweeps.compaction import compact
@@ -362,6 +362,10 @@ def test_the_help_does_not_import_plotly_or_jinja():
         "assert not {'plotly', 'jinja2', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_minus_as_in_tables():
+    assert [signed(number) for number in (-0.04, 0.04, -1.26)] == ["+0.0", "+0.0", "−1.3"]
 
 
 def test_words_between_backticks_are_code_and_still_text():
