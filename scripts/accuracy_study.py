@@ -362,7 +362,7 @@ def tables(out: Path, docs: Path, clean_enough: float = CLEAN_ENOUGH) -> None:
     scores = scores.varying()
     calibrated = kept.scores(used, methods=DIRECT, calibrated=True)
     made = write_study(scores, docs, calibrated)
-    few = [name for name in scores.values if name not in ("frechet-distance", "bop-js", "aline-s")]
+    few = [name for name in scores.values if name not in ("frechet-distance", "bop-js", "aline-s", "aline-d")]
     reduced = reductions(len(kept.target), card("CIFAR-10").classes)
     after = {what: kept.scores(used[:1], change, methods=few).varying() for what, change in reduced.items()}
     made |= {

@@ -1,5 +1,7 @@
 """Agreement of a pool of models, and agreement-on-the-line (Baek et al., 2022)."""
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.stats import norm
 
@@ -32,11 +34,23 @@ def mean_agreement(predictions: np.ndarray, pool: np.ndarray) -> float:
     return float((pool == predictions).mean())
 
 
-def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, classes: int) -> np.ndarray:
+class OnTheLine(NamedTuple):
+    """Accuracies that agreement-on-the-line predicts for every model of a pool.
+
+    Attributes:
+        simple: By the line of agreements applied to accuracies (ALine-S).
+        paired: By least squares over pairs, each two models' mean accuracy as far from the line as their agreement
+            (ALine-D).
+    """
+
+    simple: np.ndarray
+    paired: np.ndarray
+
+
+def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, classes: int) -> OnTheLine:
     """Predicts every model's accuracy on a target from how much models agree on it and on the source.
 
-    On a probit scale agreement on the target is a line in agreement on the source, and accuracy follows the same line
-    (ALine-S).
+    On a probit scale agreement on the target is a line in agreement on the source, and accuracy follows the same line.
 
     Args:
         source: M×N, predicted classes on the source.
@@ -57,10 +71,17 @@ def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, clas
             f"{usable.sum()} of {len(there)} pairs of models agree on between 5 % and 98 % of both sets; a line needs "
             "two that differ."
         )
+    first, second = first[usable], second[usable]
     x, y = probit(there[usable], source.shape[1]), probit(here[usable], target.shape[1])
     slope, offset = np.polyfit(x, y, 1)
     accuracies = probit((source == labels).mean(axis=1), source.shape[1])
-    return norm.cdf(slope * accuracies + offset)
+    simple = slope * accuracies + offset
+    pairs = np.zeros((len(x), len(source)))
+    pairs[np.arange(len(x)), first] = pairs[np.arange(len(x)), second] = 0.5
+    wanted = y + slope * (pairs @ accuracies - x)
+    # The least change to the line's answers: models in no usable pair are left where it puts them.
+    paired = simple + np.linalg.lstsq(pairs, wanted - pairs @ simple, rcond=None)[0]
+    return OnTheLine(norm.cdf(simple), norm.cdf(paired))
 
 
 def probit(shares: np.ndarray, count: int) -> np.ndarray:

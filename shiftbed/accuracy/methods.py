@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from scipy.special import rel_entr
 
-from shiftbed.accuracy.agreement import mean_agreement, on_the_line
+from shiftbed.accuracy.agreement import OnTheLine, mean_agreement, on_the_line
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.accuracy.reference import Reference, required_features
 from shiftbed.accuracy.transport import transported_probability
@@ -142,16 +142,27 @@ def agreement(domain: Outputs, source: Reference) -> float:
 @method("aline-s", "ALine-S", "Baek et al., 2022", "pool", "source", direct=True)
 def agreement_on_the_line(domain: Outputs, source: Reference) -> float:
     """The accuracy where the line of the pool's agreements, here against the source, puts the model."""
-    here, there = (np.vstack([one.predictions, _pool(one)]) for one in (domain, source.outputs))
-    labels = source.outputs.labels
-    assert labels is not None
-    return float(on_the_line(there, labels, here, domain.classes)[0])
+    return float(_on_the_line(domain, source).simple[0])
+
+
+@method("aline-d", "ALine-D", "Baek et al., 2022", "pool", "source", direct=True)
+def agreement_by_pairs(domain: Outputs, source: Reference) -> float:
+    """The model's accuracy where those of each two models leave the line as far as their agreement does."""
+    return float(_on_the_line(domain, source).paired[0])
 
 
 @method("cot", "COT", "Lu et al., 2023", "source", direct=True)
 def confidence_optimal_transport(domain: Outputs, source: Reference) -> float:
     """The mean probability of labels with the source's class shares, dealt to the images as well as possible."""
     return transported_probability(domain.probabilities, source.shares)
+
+
+def _on_the_line(domain: Outputs, source: Reference) -> OnTheLine:
+    """For the model, first, and its pool."""
+    here, there = (np.vstack([one.predictions, _pool(one)]) for one in (domain, source.outputs))
+    labels = source.outputs.labels
+    assert labels is not None
+    return on_the_line(there, labels, here, domain.classes)
 
 
 def _pool(domain: Outputs) -> np.ndarray:
