@@ -126,7 +126,7 @@ def _fetch(address: str, part: Part, on_progress: Callable[[int, int], None]) ->
                     part.begin(now)
                 total = now.length or have + int(answer.headers.get("Content-Length") or 0)
                 with part.path.open("ab") as file:
-                    while chunk := answer.read(CHUNK):
+                    while chunk := answer.read1(CHUNK):  # what is here: `read` loses it when the connection is reset
                         file.write(chunk)
                         have += len(chunk)
                         on_progress(have, total)

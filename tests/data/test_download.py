@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import random
+import socket
+import struct
 import tarfile
 import threading
 import zipfile
@@ -231,6 +233,37 @@ def test_a_server_that_always_breaks_off_is_given_up(tmp_path, monkeypatch):
     with Server({"/a": CONTENT}, drops=99) as server, pytest.raises(DataError, match="broke off again and again"):
         download(Archive(file="a", mirrors=(f"{server.address}/a",)), tmp_path)
     assert (tmp_path / "a.part").stat().st_size > len(CONTENT) // 2, "what came is kept for the next run"
+
+
+def test_what_arrived_before_a_connection_was_reset_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    content, sent = CONTENT * 3, 300_000  # less than a chunk a time; `drops` closes connections, this breaks them
+
+    class Resets(BaseHTTPRequestHandler):
+        def do_GET(self):
+            start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            self.wfile.write(content[start : start + sent])
+            self.wfile.flush()
+            pause.wait(0.2)  # a reset discards what the other side has not read yet
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+
+        def log_message(self, *_):
+            pass
+
+    pause = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Resets)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        archive = Archive(file="a", mirrors=(f"http://127.0.0.1:{server.server_port}/a",))
+        assert download(archive, tmp_path).read_bytes() == content
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_an_empty_answer_is_no_file(tmp_path, monkeypatch):
