@@ -419,6 +419,32 @@ def test_a_damaged_archive_is_one_sentence(tmp_path, content):
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
 
 
+def tar_with(headers: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("in/side.txt")
+        info.pax_headers = headers
+        archive.addfile(info)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        zip_of(**{"ä.txt": b"hello"}).replace("ä".encode(), b"\xc3x"),
+        tar_with({"mtime": "1e30"}),
+        tar_with({"mtime": "nan"}),
+        tar_with({"path": "in/\0side.txt"}),
+    ],
+    ids=["name", "late", "never", "zero"],
+)
+def test_a_name_that_is_no_text_or_a_time_that_is_none_is_one_sentence(tmp_path, content):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        unpack(tmp_path / "a", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+
+
 def damaged(content: bytes) -> bytes:
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
