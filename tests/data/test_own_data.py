@@ -483,6 +483,18 @@ def test_equal_files_in_two_domains_are_reported(folder, root):
             r"'größe' in .* has \d+ images in no class, such as .*größe/.*; they belong in .*größe/CLASS/\.",
         ),
         (
+            lambda folder: [
+                (folder / "größe" / "train").mkdir(),
+                *(
+                    (folder / "größe" / one).rename(folder / "größe" / "train" / one)
+                    for one in os.listdir(folder / "größe")
+                    if one != "train"
+                ),
+            ],
+            r"'größe' in .* has \d+ images in folders that are too deep, such as .*größe/train/.*; they belong in "
+            r".*größe/CLASS/\.",
+        ),
+        (
             lambda folder: (folder / "größe" / "dog & cow").rename(folder / "größe" / "dogs"),
             "Class 'dogs' is in domain 'größe' only",
         ),
