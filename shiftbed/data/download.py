@@ -24,8 +24,12 @@ CHUNK = 1 << 20
 TRIES = 5
 TIMEOUT_SECONDS = 30
 Progress = Callable[[str, int, int], None]
-# Of passwords and of unknown ways to compress, zipfile says so by a RuntimeError.
-DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError)
+# Of passwords and of unknown ways to compress, zipfile says so by a RuntimeError; of names that are no text and of
+# times that no clock shows, Python itself by a ValueError or OverflowError.
+DAMAGES = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError),
+    *(ValueError, OverflowError),
+)
 
 
 def download(archive: Archive, folder: Path, on_progress: Progress = lambda what, done, total: None) -> Path:
@@ -126,7 +130,7 @@ def _fetch(address: str, part: Part, on_progress: Callable[[int, int], None]) ->
                     part.begin(now)
                 total = now.length or have + int(answer.headers.get("Content-Length") or 0)
                 with part.path.open("ab") as file:
-                    while chunk := answer.read(CHUNK):
+                    while chunk := answer.read1(CHUNK):  # what is here: `read` loses it when the connection is reset
                         file.write(chunk)
                         have += len(chunk)
                         on_progress(have, total)

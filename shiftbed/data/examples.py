@@ -117,11 +117,11 @@ def list_folder(folder: Path) -> Listing:
         raise DataError(f"{folder} has no folders in it; a dataset is a folder of domain/class/image files.")
     examples, elsewhere, unread = [], images_in(folder), []
     for domain in domains:
-        elsewhere += images_in(domain)
-        found, others = [], []
+        beside = images_in(domain)
+        found, others, deeper = [], [], []
         for label in subfolders(domain):
             found += [Example(image, composed(domain.name), composed(label.name)) for image in images_in(label)]
-            elsewhere += [image for inner in subfolders(label) for image in sorted(walk_images(inner))]
+            deeper += [image for inner in subfolders(label) for image in sorted(walk_images(inner))]
             others += files_of(label, UNREAD_SUFFIXES)
         if not found and others:
             raise DataError(
@@ -129,10 +129,13 @@ def list_folder(folder: Path) -> Listing:
                 "them as .jpg or .png."
             )
         if not found:
-            beside = images_in(domain)
-            has = f"{plural(len(beside), 'image')} in no class, such as {beside[0]}" if beside else "no images"
+            has = "no images"
+            if beside or deeper:
+                where = "in no class" if beside else "in folders that are too deep"
+                has = f"{plural(len(beside or deeper), 'image')} {where}, such as {(beside or deeper)[0]}"
             raise DataError(f"Domain '{domain.name}' in {folder} has {has}; they belong in {domain}/CLASS/.")
         examples += found
+        elsewhere += beside + deeper
         unread += others
     if elsewhere:
         warnings.warn(

@@ -165,7 +165,16 @@ def _prepared_before(card: Card) -> Card | None:
 
 
 def _note_missing_classes(listing: Listing) -> None:
-    """Warns of classes that a domain lacks: measures of shift compare what all domains have."""
+    """Warns of classes that a domain lacks: measures of shift compare what all domains have.
+
+    Of one class alone a model learns to say it, is always right, and seems to be good everywhere.
+    """
+    if len(listing.classes) == 1:
+        warnings.warn(
+            f"All images are of the one class '{listing.classes[0]}', so that there is nothing to learn; if it is no "
+            "class, sort the images into domain/class/image.",
+            stacklevel=4,
+        )
     there = {(one.domain, one.label) for one in listing.examples}
     lacking = [pair for pair in product(listing.domains, listing.classes) if pair not in there]
     if lacking:

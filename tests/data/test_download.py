@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import random
+import socket
+import struct
 import tarfile
 import threading
 import zipfile
@@ -233,6 +235,37 @@ def test_a_server_that_always_breaks_off_is_given_up(tmp_path, monkeypatch):
     assert (tmp_path / "a.part").stat().st_size > len(CONTENT) // 2, "what came is kept for the next run"
 
 
+def test_what_arrived_before_a_connection_was_reset_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
+    content, sent = CONTENT * 3, 300_000  # less than a chunk a time; `drops` closes connections, this breaks them
+
+    class Resets(BaseHTTPRequestHandler):
+        def do_GET(self):
+            start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            self.wfile.write(content[start : start + sent])
+            self.wfile.flush()
+            pause.wait(0.2)  # a reset discards what the other side has not read yet
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+
+        def log_message(self, *_):
+            pass
+
+    pause = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Resets)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        archive = Archive(file="a", mirrors=(f"http://127.0.0.1:{server.server_port}/a",))
+        assert download(archive, tmp_path).read_bytes() == content
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def test_an_empty_answer_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(downloading.time, "sleep", lambda seconds: None)
     with Server({"/empty": b"", "/right": CONTENT}) as server:
@@ -384,6 +417,32 @@ def test_a_damaged_archive_is_one_sentence(tmp_path, content):
     with pytest.raises(DataError, match="cannot be unpacked"):
         unpack(tmp_path / "a", tmp_path / "out")
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
+
+
+def tar_with(headers: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("in/side.txt")
+        info.pax_headers = headers
+        archive.addfile(info)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        zip_of(**{"ä.txt": b"hello"}).replace("ä".encode(), b"\xc3x"),
+        tar_with({"mtime": "1e30"}),
+        tar_with({"mtime": "nan"}),
+        tar_with({"path": "in/\0side.txt"}),
+    ],
+    ids=["name", "late", "never", "zero"],
+)
+def test_a_name_that_is_no_text_or_a_time_that_is_none_is_one_sentence(tmp_path, content):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        unpack(tmp_path / "a", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
 
 
 def damaged(content: bytes) -> bytes:

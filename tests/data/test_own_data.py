@@ -311,6 +311,13 @@ def test_files_that_cannot_be_opened_are_refused_as_damaged_ones_are(folder, roo
     assert sum(made.card.domains.values()) == 36 and not made.duplicates
 
 
+def test_one_class_alone_is_told_to_be_nothing_to_learn(folder, root):
+    for domain in folder.iterdir():
+        shutil.rmtree(domain / "dog & cow")
+    with pytest.warns(UserWarning, match=r"of the one class 'cat', .* nothing to learn; .* domain/class/image"):
+        prepare(str(folder))
+
+
 def test_images_at_another_depth_are_not_dropped_without_a_word(folder, root):
     for place in (".", "größe", "größe/cat/more", "größe/cat/2021/january"):
         (folder / place).mkdir(parents=True, exist_ok=True)
@@ -481,6 +488,15 @@ def test_equal_files_in_two_domains_are_reported(folder, root):
                 for n, image in enumerate(sorted((folder / "größe").glob("*/*")))
             ],
             r"'größe' in .* has \d+ images in no class, such as .*größe/.*; they belong in .*größe/CLASS/\.",
+        ),
+        (
+            lambda folder: [
+                (folder / "größe").rename(folder / "train"),
+                (folder / "größe").mkdir(),
+                (folder / "train").rename(folder / "größe" / "train"),
+            ],
+            r"'größe' in .* has \d+ images in folders that are too deep, such as .*größe/train/.*; they belong in "
+            r".*größe/CLASS/\.",
         ),
         (
             lambda folder: (folder / "größe" / "dog & cow").rename(folder / "größe" / "dogs"),
