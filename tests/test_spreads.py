@@ -134,6 +134,11 @@ def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
         group_grid(table_of(jobs))
 
 
+def test_a_group_called_all_is_of_the_domains_that_it_names():
+    grid = group_grid(table_of([many_domains("ERM", 0, {"p": 0.2, "q": 0.4})]), {"All": ["p"], "other": ["q"]})
+    assert "All: p." in grid.notes and [row["accuracy"] for row in grid.data] == pytest.approx([20, 40])
+
+
 def test_a_group_that_names_no_domain_of_the_dataset_is_refused():
     """Its mean would be over the others, and look like one over all."""
     tables = [table_of([many_domains("ERM", 0, {"photo": 0.2, "paint": 0.4})])]
