@@ -126,7 +126,7 @@ def _answered(task: TaskRecords) -> np.ndarray:
 
 
 def _privacy(task: TaskRecords) -> dict[str, Any]:
-    last = task.is_last
+    last = task.ends_with(TEST_HELD_OUT)
     sizes = [int(count) for count in _answered(task)[0]]
     most = max((int(last[where].any(axis=1).sum()) for where in task.cells.values()), default=0)
     queries, epsilon = min(ORACLE_BUDGET, most), privacy(sizes)

@@ -179,6 +179,13 @@ class TaskRecords:
         ended = np.array([status == "done" for status in self.statuses])
         return ended[:, None] & (np.arange(self.steps.shape[1]) == counts[:, None] - 1)
 
+    def ends_with(self, column: Column) -> np.ndarray:
+        """Jobs × checkpoints: the last record of a job that came to its end, where it has the column.
+
+        Lean jobs have only what the selections read that they were for.
+        """
+        return self.is_last & np.isfinite(self.mean(column))
+
     @cached_property
     def _reported(self) -> dict[str, list[int]]:
         """Per test domain, the places of the splits that are results: not those held out for the oracle."""

@@ -205,7 +205,7 @@ def domain_cross_validation(evidence: Evidence) -> np.ndarray:
 @selection("oracle", TEST_HELD_OUT, oracle=True, at_end=True)
 def oracle(evidence: Evidence) -> np.ndarray:
     """The draw whose last step is best on held-out images of the test domain: one look a draw, at 20 draws at most."""
-    asked = (evidence.looks <= ORACLE_BUDGET)[:, None]
+    asked = (evidence.looks(TEST_HELD_OUT) <= ORACLE_BUDGET)[:, None]
     return np.where(asked, evidence.mean(TEST_HELD_OUT), np.nan)
 
 
