@@ -84,6 +84,7 @@ def _oracle_grid(subject: Subject) -> Grid:
             "every question would spend budget.",
             "n: the trials that have every domain, over which these means are; those of gaps are over all pairs of "
             "trial and domain that both selections have.",
+            *subject.left_out(HONEST[0], *ORACLES),
         ],
         data=data,
     )

@@ -187,6 +187,15 @@ class TaskRecords:
         return self.is_last & np.isfinite(self.mean(column))
 
     @cached_property
+    def lean(self) -> list["TaskRecords"]:
+        """The jobs that ended with lean records, by the selections that these are for."""
+        found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for row, (about, status) in enumerate(zip(self.abouts, self.statuses, strict=True)):
+            if status == "done" and about.get("lean"):
+                found[tuple(about["lean"])].append(row)
+        return [self.only(rows) for rows in found.values()]
+
+    @cached_property
     def _reported(self) -> dict[str, list[int]]:
         """Per test domain, the places of the splits that are results: not those held out for the oracle."""
         places: dict[str, list[int]] = defaultdict(list)
