@@ -13,6 +13,7 @@ from shiftbed import published
 from shiftbed.cli import app
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
+from shiftbed.report.compare import Comparison, _cells
 from shiftbed.selection import SELECTIONS
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import Cell, ShiftMatrix
@@ -114,6 +115,15 @@ def test_a_domain_with_the_name_of_a_number_over_domains_keeps_its_own():
     assert [entry.text for entry in entries[:5]] == ["20.00", "40.00", "90.00", "50.00", "50.00"]
     (said,) = grid.data
     assert (said["domain average"], said["average"], said["domain n"], said["n"]) == pytest.approx((20, 50, 40, 1))
+
+
+def test_of_a_domain_called_average_two_sweeps_differ_too():
+    def cells(accuracy):
+        rows = [(30, {"a/out": 0.9, "q/out": 0.9, "average/in": accuracy})]
+        return [table_of([made_job(0, rows, tested=("average",), domains=("a", "average", "q"))])]
+
+    (differing, _) = Comparison("sweep", *_cells(cells(0.2), cells(0.3))).rows()
+    assert differing == ("Toy / training-domain-validation / ERM / domain average", "20.0 (1)", "30.0 (1)")
 
 
 def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
