@@ -1,5 +1,7 @@
 """Several jobs as one model: sums of logits, means of weights."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -124,6 +126,13 @@ def test_the_table_of_mean_weights_takes_all_draws_of_a_trial(with_weights):
     grid = ensemble_grid(make_tables(jobs, [SELECTIONS["oracle"]], folder=str(folder))[0], "weights")
     assert not grid.data[0]["oracle"] and not any("Oracle" in note for note in grid.notes), "no label chose them"
     assert grid.data[0]["selection"] is None, "nor did any rule"
+
+
+def test_a_draw_that_diverged_is_in_no_mean(with_weights):
+    folder, (one, other) = with_weights
+    lost = replace(other, description={**other.description, "id": "lost", "draw": 7}, status="diverged", rows=[])
+    (row,) = ensemble_grid(make_tables([one, other, lost], [RULE], folder=str(folder))[0], "weights").data
+    assert row["jobs"] == [one.id, other.id]
 
 
 def test_mean_weights_are_shown_once_and_under_no_selection(with_weights):

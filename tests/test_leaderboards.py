@@ -59,6 +59,14 @@ def test_equal_averages_share_a_rank_whatever_rounding_makes_of_their_sums():
     assert Leaderboard("made", estimates, dict.fromkeys(estimates)).ranks == {"CORAL": 1, "MMD": 1}
 
 
+def test_a_dataset_with_the_name_of_another_number_keeps_its_own():
+    names = ("algorithm", "average", "n", "rank")
+    estimates = {name: {"ERM": Estimate(float(place), 0.1, 3)} for place, name in enumerate(names)}
+    (row,) = Leaderboard("made", estimates, dict.fromkeys(estimates)).grid().data
+    assert [row[f"dataset {name}"] for name in names] == [0, 1, 2, 3]
+    assert (row["algorithm"], row["average"], row["n"], row["rank"]) == ("ERM", 1.5, 3, 1)
+
+
 def test_changes_of_rank_are_the_printed_ones():
     for weights, board in (("moco-v2", MOCO), ("moco-v3", VIT)):
         rows = {row["algorithm"]: row["change_of_rank"] for row in board.grid(SUPERVISED).data}

@@ -13,6 +13,7 @@ from shiftbed import published
 from shiftbed.cli import app
 from shiftbed.data import card
 from shiftbed.errors import ShiftbedError
+from shiftbed.report.compare import Comparison, _cells
 from shiftbed.selection import SELECTIONS
 from shiftbed.shift.estimates import ShiftEstimate
 from shiftbed.shift.matrix import Cell, ShiftMatrix
@@ -116,6 +117,15 @@ def test_a_domain_with_the_name_of_a_number_over_domains_keeps_its_own():
     assert (said["domain average"], said["average"], said["domain n"], said["n"]) == pytest.approx((20, 50, 40, 1))
 
 
+def test_of_a_domain_called_average_two_sweeps_differ_too():
+    def cells(accuracy):
+        rows = [(30, {"a/out": 0.9, "q/out": 0.9, "average/in": accuracy})]
+        return [table_of([made_job(0, rows, tested=("average",), domains=("a", "average", "q"))])]
+
+    (differing, _) = Comparison("sweep", *_cells(cells(0.2), cells(0.3))).rows()
+    assert differing == ("Toy / training-domain-validation / ERM / domain average", "20.0 (1)", "30.0 (1)")
+
+
 def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
     counts = {"p": 1000, "q": 1, "r": 5}
     jobs = [
@@ -132,6 +142,11 @@ def test_groups_weigh_their_domains_equally_and_show_the_deviation_of_runs():
     assert by_hand.data[0]["deviation"] == pytest.approx(5) and "runs (population's, as" in by_hand.caption
     with pytest.raises(ShiftbedError):
         group_grid(table_of(jobs))
+
+
+def test_a_group_called_all_is_of_the_domains_that_it_names():
+    grid = group_grid(table_of([many_domains("ERM", 0, {"p": 0.2, "q": 0.4})]), {"All": ["p"], "other": ["q"]})
+    assert "All: p." in grid.notes and [row["accuracy"] for row in grid.data] == pytest.approx([20, 40])
 
 
 def test_a_group_that_names_no_domain_of_the_dataset_is_refused():

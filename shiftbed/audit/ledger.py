@@ -17,7 +17,7 @@ from shiftbed.audit.oracles import BudgetedOracle
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical, digest
 from shiftbed.selection import Cell, Selection, TaskRecords
-from shiftbed.selection.rules import ORACLE_BUDGET
+from shiftbed.selection.rules import ORACLE_BUDGET, TEST_HELD_OUT
 from shiftbed.sweeps.blind import LEDGER, add_looks, looks
 from shiftbed.tables.estimates import StandardError
 from shiftbed.training.store import DiskFullError, LocalStore, Store
@@ -130,9 +130,10 @@ def asked(rule: Selection, task: TaskRecords) -> Iterable[Query]:
 
 
 def _first_looks(task: TaskRecords) -> Iterable[int]:
-    """The rows that the plain oracle looks at: the first jobs of each cell that came to their end."""
+    """The rows that the plain oracle looks at: the first jobs of each cell that came to their end and recorded it."""
+    held = task.ends_with(TEST_HELD_OUT)
     for where in task.cells.values():
-        yield from (np.flatnonzero(task.is_last[where].any(axis=1)) + where.start)[:ORACLE_BUDGET].tolist()
+        yield from (np.flatnonzero(held[where].any(axis=1)) + where.start)[:ORACLE_BUDGET].tolist()
 
 
 def _algorithm(cell: Cell) -> str:

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -53,10 +53,16 @@ def oracle_gap(subject: Subject) -> Finding:
     elif largest["gap"] > 0 and all(smallest_p(row["n"]) >= level for row in rows):
         verdict = "unknown"
         words = f"too few trials and test domains to tell from chance; the largest gap is {gap}"
+    elif subject.left_out("oracle"):
+        verdict = "unknown"
+        words = f"no gap is more than chance, but the oracle chose among fewer draws; the largest is {gap}"
     else:
         words = f"no gap is more than chance; the largest is {gap}"
     rules = list(dict.fromkeys(row["selection"] for row in rows))
-    grids = [_gap_grid(rule, [row for row in rows if row["selection"] == rule], level) for rule in rules]
+    grids = [
+        _gap_grid(rule, [row for row in rows if row["selection"] == rule], level, subject.left_out(rule, "oracle"))
+        for rule in rules
+    ]
     return Finding(SOURCE, verdict, f"{words} ({where}).", grids)
 
 
@@ -80,7 +86,7 @@ def _gaps(honest: Table, oracle: Table) -> Iterable[dict[str, Any]]:
             }
 
 
-def _gap_grid(rule: str, rows: list[dict[str, Any]], level: float) -> Grid:
+def _gap_grid(rule: str, rows: list[dict[str, Any]], level: float, unrecorded: Sequence[str]) -> Grid:
     def entries(row: dict[str, Any]) -> list[Entry]:
         error = "" if row["standard_error"] is None else f" ±{row['standard_error']:.1f}"
         texts = f"{row['honest']:.1f}", f"{row['oracle']:.1f}{ORACLE_MARK}", f"{row['gap']:+z.1f}{error}"
@@ -96,6 +102,7 @@ def _gap_grid(rule: str, rows: list[dict[str, Any]], level: float) -> Grid:
             ORACLE_NOTE,
             "p: permutation test of the n pairs of trial and test domain (of those tested together one pair: they are "
             f"of one model); it is more than chance below {level:.2g} ({LEVEL} over all tests made).",
+            *unrecorded,
         ],
         data=rows,
     )

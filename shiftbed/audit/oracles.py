@@ -91,8 +91,8 @@ class BudgetedOracle(Selection):
 
 
 def _held(task: TaskRecords) -> dict[int, Held]:
-    """What is known of the last record of every job that came to its end, by its row."""
-    rows, last = np.nonzero(task.is_last)
+    """What is known of the last record of every job that came to its end and recorded it, by its row."""
+    rows, last = np.nonzero(task.ends_with(TEST_HELD_OUT))
     accuracy, half, counts = (task.read(column)[rows, last] for column in (TEST_HELD_OUT, HALF, HELD_OUT_COUNT))
     halves = (counts + 1) // 2  # the free half has the odd image
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -65,14 +65,16 @@ def _oracle_grid(subject: Subject) -> Grid:
             texts = [MISSING if one is None else f"{one.mean:.1f}" for one in found]
             marks = ["", *[ORACLE_MARK] * len(ORACLES)]
             cells = [text if text == MISSING else text + mark for text, mark in zip(texts, marks, strict=True)]
+            counts = {t.selection.name: one.n if one else 0 for t, one in zip(tables, found, strict=True)}
+            cells.append(" or ".join(map(str, sorted({count for count in counts.values() if count}))) or "0")
             rows.append((f"{tables[0].dataset}, {name}", [Entry(cell) for cell in cells]))
             means = {t.selection.name: one and one.mean for t, one in zip(tables, found, strict=True)}
-            data.append({"dataset": tables[0].dataset, "algorithm": name, **means})
+            data.append({"dataset": tables[0].dataset, "algorithm": name, **means, "n": counts})
     return Grid(
         title="Oracles on a budget",
         caption="accuracy in %, mean over trials and test domains",
         corner="dataset, algorithm",
-        columns=["honest", "counted", "laplace", "threshold- out"],
+        columns=["honest", "counted", "laplace", "threshold- out", "n"],
         rows=rows,
         notes=[
             ORACLE_NOTE,
@@ -80,6 +82,9 @@ def _oracle_grid(subject: Subject) -> Grid:
             f"scale {100 * SCALE:g} points; threshold-out: between two halves of the test domain's held-out images. "
             "Thresholdout between training and test domains is refused: they differ by more than its threshold, so "
             "every question would spend budget.",
+            "n: the trials that have every domain, over which these means are; those of gaps are over all pairs of "
+            "trial and domain that both selections have.",
+            *subject.left_out(HONEST[0], *ORACLES),
         ],
         data=data,
     )
@@ -126,7 +131,7 @@ def _answered(task: TaskRecords) -> np.ndarray:
 
 
 def _privacy(task: TaskRecords) -> dict[str, Any]:
-    last = task.is_last
+    last = task.ends_with(TEST_HELD_OUT)
     sizes = [int(count) for count in _answered(task)[0]]
     most = max((int(last[where].any(axis=1).sum()) for where in task.cells.values()), default=0)
     queries, epsilon = min(ORACLE_BUDGET, most), privacy(sizes)

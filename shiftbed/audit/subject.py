@@ -1,5 +1,6 @@
 """What is audited: the records of a sweep, and the tables that selections make of them."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from shiftbed.sweeps.plan import planned, planned_designs
 from shiftbed.sweeps.records import Records, that_test
 from shiftbed.tables import Table, tables_of
 from shiftbed.tables.making import first_of
+from shiftbed.tables.table import left_out
 from shiftbed.training.store import LocalStore
 
 METRICS = ("accuracy", "count", "loss", "half_accuracy", "confidence")
@@ -100,6 +102,13 @@ class Subject:
     def results(self, selection: str) -> list[Table]:
         """The same without NICO++'s references, which learned from the test domains: nothing leaks into them."""
         return [table for table in self.tables(selection) if not table.is_reference]
+
+    def left_out(self, *selections: str) -> list[str]:
+        """What notes say of the jobs whose lean records do not have what selections read, where there are any."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for name in selections:
+            found[sum(table.unrecorded for table in self.results(name))].append(name)
+        return [left_out(count, " or ".join(names)) for count, names in found.items() if count]
 
     def honest(self) -> list[list[Table]]:
         """Per setting, the tables of the selections that do not see the test domain, where they choose something."""

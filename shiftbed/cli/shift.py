@@ -357,7 +357,9 @@ def _matrix(
         say(line)
     say("Pictures: " + ", ".join(map(str, drawn)))
     taken = _as_asked(",".join(asked.taken["classes"]), asked.taken["size"])
-    side = f"--on {word(on)}" if on else f"--test {word(found.domains[-1])}"
+    measured = {side for cell in found.cells if cell.estimates for side in (cell.first, cell.second)}
+    last = next((one for one in reversed(found.domains) if one in measured), found.domains[-1])
+    side = f"--on {word(on)}" if on else f"--test {word(last)}"
     next_command(f"shiftbed shift {word(name)} {side}{taken}")
 
 

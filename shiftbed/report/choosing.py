@@ -29,7 +29,7 @@ from shiftbed.selection import (
 )
 from shiftbed.sweeps.blind import OF_BLIND, is_sealed, refuse_sealed
 from shiftbed.sweeps.records import finished_jobs, no_finished_job, no_test_domain
-from shiftbed.tables.table import ORACLE_MARK
+from shiftbed.tables.table import ORACLE_MARK, left_out
 from shiftbed.training.device import find_runtime
 from shiftbed.training.job import Job
 from shiftbed.training.model import encode_weights
@@ -49,6 +49,7 @@ class Best(NamedTuple):
         rule: The rule that chose it.
         among: The test domains that were asked for; none of them means all.
         named: The algorithm that was asked for, if one was.
+        unrecorded: How many lean jobs do not have what the rule reads.
     """
 
     job: JobRecords
@@ -58,6 +59,7 @@ class Best(NamedTuple):
     rule: Selection
     among: Sequence[str]
     named: str | None = None
+    unrecorded: int = 0
 
     @property
     def words(self) -> str:
@@ -72,6 +74,7 @@ class Best(NamedTuple):
             words += (
                 f" Of {f'{self.named}, which was named' if self.named else best}, it is the one with the best score."
             )
+        words += f" {left_out(self.unrecorded, 'the rule')}" if self.unrecorded else ""
         if self.apart is not None:
             words += (
                 f"\nMade again it is another model than in the sweep (accuracies differ by {100 * self.apart:.1f} "
@@ -83,7 +86,8 @@ class Best(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """The same for machines."""
         about = {key: self.job.description[key] for key in ("dataset", "algorithm", "draw", "trial", "test_domains")}
-        return {"job": self.job.id, **about, **_facts(self.rule, self.choice, self.weights), "same": self.apart is None}
+        made = _facts(self.rule, self.choice, self.weights)
+        return {"job": self.job.id, **about, **made, "same": self.apart is None, "unrecorded": self.unrecorded}
 
 
 def best(
@@ -127,7 +131,8 @@ def best(
         made = trainer.evaluate()["splits"]  # first, since an algorithm may decide here with which weights it predicts
     store.put_atomic(files.weights, encode_weights(trainer))
     apart = _apart([(made[name], numbers) for name, numbers in recorded["splits"].items() if name in made])
-    return Best(by_id[choice.job_id], choice, Path(out) / files.weights, apart, candidates.rule, test, algorithm)
+    job, weights = by_id[choice.job_id], Path(out) / files.weights
+    return Best(job, choice, weights, apart, candidates.rule, test, algorithm, candidates.unrecorded)
 
 
 def _apart(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> float | None:
@@ -148,6 +153,7 @@ class Everywhere(NamedTuple):
         tested: The accuracies of models with these hyperparameters on domains that they did not see, by domain, of
             all trials; nothing where the sweep is sealed, or is of models that learned from the domains they test.
         adapt: The share of those domains' images that these models saw without labels.
+        unrecorded: How many lean jobs do not have what the rule reads.
     """
 
     job: Job
@@ -156,6 +162,7 @@ class Everywhere(NamedTuple):
     rule: Selection
     tested: dict[str, list[float]]
     adapt: float = 0.0
+    unrecorded: int = 0
 
     @property
     def elsewhere(self) -> dict[str, float]:
@@ -171,6 +178,7 @@ class Everywhere(NamedTuple):
             f"{job.draw} (trial {job.trial}), which {self.rule.name} scores best in the mean over test domains. Kept "
             f"is step {self.choice.step}, the best on images held out of them ({100 * self.choice.score:.1f} %)."
         )
+        words += f" {left_out(self.unrecorded, 'the rule')}" if self.unrecorded else ""
         if not self.elsewhere:
             return words
         models = [100 * np.array(found) for found in self.tested.values()]
@@ -200,7 +208,7 @@ class Everywhere(NamedTuple):
         """The same for machines."""
         about = {key: getattr(self.job, key) for key in ("dataset", "algorithm", "draw", "trial")}
         made = {**about, **_facts(self.rule, self.choice, self.weights)}
-        made |= {"elsewhere": self.elsewhere, "adaptation": self.adapt}
+        made |= {"elsewhere": self.elsewhere, "adaptation": self.adapt, "unrecorded": self.unrecorded}
         return {"job": self.job.id, "train_domains": list(self.job.task.train_domains), **made}
 
 
@@ -233,8 +241,8 @@ def best_everywhere(
     candidates = Candidates.of(folder, selection, algorithm)
     tried = candidates.same_values()
     pattern = Job.from_description(candidates.jobs[tried[0].job_id].description)
-    left_out = pattern.spec if isinstance(pattern.spec, LeaveOut) else LeaveOut(())
-    job = replace(pattern, spec=LeaveOut((), grouped=left_out.grouped), lean=())
+    spec = pattern.spec if isinstance(pattern.spec, LeaveOut) else LeaveOut(())
+    job = replace(pattern, spec=LeaveOut((), grouped=spec.grouped), lean=())
     store, steps = LocalStore(Path(out)), job.recipe.steps
     outcome = run_job(
         job, store, keep="best", runtime=find_runtime(device), on_step=lambda step, _: on_step(step, steps)
@@ -246,7 +254,8 @@ def best_everywhere(
     untold = is_sealed(LocalStore(Path(folder))) or isinstance(pattern.spec, TargetTrained)
     tested = {} if untold else candidates.tested(tried)
     in_order = {name: tested[name] for name in job.task.train_domains if name in tested}
-    return Everywhere(job, choice, Path(out) / JobFiles(job.id).weights, candidates.rule, in_order, left_out.adapt)
+    weights, rule = Path(out) / JobFiles(job.id).weights, candidates.rule
+    return Everywhere(job, choice, weights, rule, in_order, spec.adapt, candidates.unrecorded)
 
 
 @dataclass(frozen=True)
@@ -317,12 +326,23 @@ class Candidates:
     @cached_property
     def choices(self) -> list[Choice]:
         """What the rule picks, for each setting, row of a table, test and trial."""
-        cells = [list(group) for _, group in groupby(sorted(self.jobs.values(), key=_cell), _cell)]
-        return [choice for choice in self._choose(cells) if choice is not None]
+        return [choice for choice in self._choose(self._cells) if choice is not None]
+
+    @property
+    def unrecorded(self) -> int:
+        """How many lean jobs do not have what the rule reads: they were for others, and do not compete."""
+        return sum(len(self.rule.unrecorded(task, self.companions)) for task in map(self._task, self._cells))
+
+    @property
+    def _cells(self) -> list[list[JobRecords]]:
+        return [list(group) for _, group in groupby(sorted(self.jobs.values(), key=_cell), _cell)]
+
+    def _task(self, jobs: Sequence[JobRecords]) -> TaskRecords:
+        return TaskRecords.of(jobs, self.rule.metrics | {"accuracy"})
 
     def _choose(self, groups: Iterable[Sequence[JobRecords]]) -> list[Choice | None]:
         """What the rule picks of each group of jobs of one test; an oracle's looks are written into the ledger."""
-        tasks = [TaskRecords.of(jobs, self.rule.metrics | {"accuracy"}) for jobs in groups]
+        tasks = list(map(self._task, groups))
         found = [next(iter(self.rule.choices(task, self.companions).values()), None) for task in tasks]
         if self.rule.oracle:
             looked = (task for task, choice in zip(tasks, found, strict=True) if choice is not None)

@@ -10,6 +10,7 @@ from shiftbed.audit.ledger import read_tables
 from shiftbed.errors import ShiftbedError
 from shiftbed.sweeps.records import no_finished_job
 from shiftbed.tables import Table, as_rows
+from shiftbed.tables.grids import own_key
 from shiftbed.tables.table import ORACLE_MARK
 from shiftbed.training.recipes import recipe, recipe_names
 
@@ -99,7 +100,7 @@ def _cells(*sweeps: Sequence[Table]) -> Iterator[dict[str, dict[str, Any]]]:
         for table in tables:
             told = (table.dataset, table.selection.name) in several
             for row in as_rows([table]):
-                key = (table.title if told else table.dataset, *(str(row[name]) for name in CELL[1:]))
+                key = (table.title if told else table.dataset, *(str(row[name]) for name in CELL[1:-1]), _test(row))
                 company = ", ".join(row["tested_with"])
                 companies[key].add(company)
                 found[-1].append((key, company, row))
@@ -108,6 +109,11 @@ def _cells(*sweeps: Sequence[Table]) -> Iterator[dict[str, dict[str, Any]]]:
             " / ".join(key) + (f" (with {company})" if company and len(companies[key]) > 1 else ""): row
             for key, company, row in rows
         }
+
+
+def _test(row: Mapping[str, Any]) -> str:
+    """What a cell tests; a domain may have the name of the average over them."""
+    return own_key("domain", row["test"], {"average"} if row["tested_together"] else ())
 
 
 def _jobs(sweep: Path) -> list[Path]:

@@ -143,10 +143,9 @@ class Evidence:
         """Jobs × checkpoints: the last record of each job that came to its end."""
         return self._task.is_last
 
-    @property
-    def looks(self) -> np.ndarray:
-        """Per job, how many of its cell came to their end up to it, draw by draw, and with it."""
-        ended = self.last.any(axis=1).astype(int)
+    def looks(self, column: Column) -> np.ndarray:
+        """Per job, how many of its cell came to their end with a column up to it, draw by draw, and with it."""
+        ended = (self.last & np.isfinite(self.mean(column))).any(axis=1).astype(int)
         counts = np.cumsum(ended)
         for rows in self._task.cells.values():
             counts[rows] -= counts[rows.start] - ended[rows.start]

@@ -179,6 +179,22 @@ class TaskRecords:
         ended = np.array([status == "done" for status in self.statuses])
         return ended[:, None] & (np.arange(self.steps.shape[1]) == counts[:, None] - 1)
 
+    def ends_with(self, column: Column) -> np.ndarray:
+        """Jobs × checkpoints: the last record of a job that came to its end, where it has the column.
+
+        Lean jobs have only what the selections read that they were for.
+        """
+        return self.is_last & np.isfinite(self.mean(column))
+
+    @cached_property
+    def lean(self) -> list["TaskRecords"]:
+        """The jobs that ended with lean records, by the selections that these are for."""
+        found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for row, (about, status) in enumerate(zip(self.abouts, self.statuses, strict=True)):
+            if status == "done" and about.get("lean"):
+                found[tuple(about["lean"])].append(row)
+        return [self.only(rows) for rows in found.values()]
+
     @cached_property
     def _reported(self) -> dict[str, list[int]]:
         """Per test domain, the places of the splits that are results: not those held out for the oracle."""

@@ -13,7 +13,7 @@ from shiftbed.algorithms import ALGORITHMS
 from shiftbed.algorithms.registration import AlgorithmEntry, Need
 from shiftbed.errors import UnknownNameError
 from shiftbed.registry import Registry
-from shiftbed.selection.evidence import ELSEWHERE, PAIR, VALIDATION, Companions, Evidence
+from shiftbed.selection.evidence import ELSEWHERE, PAIR, VALIDATION, Companions, Evidence, is_own
 from shiftbed.selection.records import Cell, Column, JobRecords, TaskRecords, tasks_of
 
 VALIDATION_COUNT = VALIDATION._replace(metric="count")
@@ -102,6 +102,11 @@ class Selection:
     def lacking(self, task: TaskRecords, companions: Companions | None = None) -> list[Column]:
         """The columns it reads that the task's jobs do not have."""
         return Evidence(task, self.columns, companions).lacking()
+
+    def unrecorded(self, task: TaskRecords, companions: Companions | None = None) -> set[str]:
+        """The ids of a task's lean jobs that do not have what it reads, since they are for others."""
+        lacking = (some for some in task.lean if any(map(is_own, self.lacking(some, companions))))
+        return {about["id"] for some in lacking for about in some.abouts}
 
     def scores(self, evidence: Evidence) -> np.ndarray:
         """What each record of a task is worth to it: jobs × checkpoints; what is not a number does not compete."""
@@ -205,7 +210,7 @@ def domain_cross_validation(evidence: Evidence) -> np.ndarray:
 @selection("oracle", TEST_HELD_OUT, oracle=True, at_end=True)
 def oracle(evidence: Evidence) -> np.ndarray:
     """The draw whose last step is best on held-out images of the test domain: one look a draw, at 20 draws at most."""
-    asked = (evidence.looks <= ORACLE_BUDGET)[:, None]
+    asked = (evidence.looks(TEST_HELD_OUT) <= ORACLE_BUDGET)[:, None]
     return np.where(asked, evidence.mean(TEST_HELD_OUT), np.nan)
 
 

@@ -270,7 +270,10 @@ class Exported:
         """What a person should know, in sentences."""
         notes = []
         if self.left_out:
-            why = "left out, since training diverged or DomainBed has no such task"
+            why = (
+                "left out, since training diverged, DomainBed has no such task, or lean records are without a held-out "
+                "part that its scripts read"
+            )
             notes.append(f"{plural(len(self.left_out), 'job')} {why}: {_some(self.left_out)}.")
         if self.mixed:
             notes.append(
@@ -290,7 +293,7 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
     """Writes the finished jobs of a store as a DomainBed sweep, one folder a job, which its scripts can read.
 
     Jobs that diverged have no form there, nor tasks other than leaving out domains of which a part is held out and
-    nothing is seen unlabelled.
+    nothing is seen unlabelled, nor lean records without some held-out part.
 
     Raises:
         StoreError: No job is finished, or the store is sealed.
@@ -303,7 +306,7 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
         about = job.description
         task = about["task"]
         is_other = task["kind"] != LeaveOut.kind or any(task.get(name) for name in ("grouped", "whole", "adapt"))
-        if is_other or job.status != "done":
+        if is_other or job.status != "done" or not _has_all_held_out(job):
             done.left_out.append(job.id)
             continue
         rows = [json.dumps(row, sort_keys=True) + "\n" for row in _as_results(job)]
@@ -318,6 +321,12 @@ def export_domainbed(folder: str | Path, out: str | Path) -> Exported:
     if not done.jobs and not done.left_out:
         raise no_finished_job(folder)
     return done
+
+
+def _has_all_held_out(job: JobRecords) -> bool:
+    """Whether a job recorded the held-out part of every domain: the scripts count domains up to the first without."""
+    names = {f"{split['domain']}/out" for split in job.description["splits"]}
+    return all(names <= row["splits"].keys() for row in job.rows)
 
 
 def _as_results(job: JobRecords) -> Iterator[dict[str, Any]]:

@@ -220,12 +220,19 @@ def _members_named(cells: Mapping[tuple[str, Any], Sequence[Derived]]) -> list[s
 
 
 def _members(table: Table, algorithm: str, tested: Tested, kind: str) -> list[Any]:
-    """The jobs that become one model each: the selected ones with their steps, or all draws of each trial."""
+    """The jobs that become one model each: the selected ones with their steps, or all draws of each trial.
+
+    Of a draw that diverged no weights are kept, and they would say nothing.
+    """
     chosen = [one for _, one in sorted(table.chosen[algorithm].get(tested, {}).items())]
     if kind == "logits":
         return [[(one.about, one.choice.step) for one in chosen]] if chosen else []
     cells = [one.task.cells[one.task.keys[one.choice.row][0]] for one in chosen]
-    return [list(one.task.abouts[rows]) for one, rows in zip(chosen, cells, strict=True)]
+    draws = [
+        [one.task.abouts[row] for row in range(rows.start, rows.stop) if one.task.statuses[row] == "done"]
+        for one, rows in zip(chosen, cells, strict=True)
+    ]
+    return [some for some in draws if some]
 
 
 def _text(estimate: Estimate, mark: str) -> str:

@@ -9,7 +9,7 @@ import re
 import shlex
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,11 @@ def placed(texts: Sequence[str], values: Sequence[float | None], decimals: int =
     if compared == 2:  # of two rows the other is no second
         marks = {value: place for value, place in marks.items() if place == BEST}
     return [Entry(text, None if value is None else marks.get(value)) for text, value in zip(texts, shown, strict=True)]
+
+
+def own_key(kind: str, name: str, taken: Container[str]) -> str:
+    """What users named, as the key of a number for machines: its name, unless another number of the row has it."""
+    return f"{kind} {name}" if name in taken else name
 
 
 def grid_text(grid: Grid) -> str:

@@ -22,10 +22,12 @@ from shiftbed.tables.estimates import (
     spearman_interval,
     usual_count,
 )
-from shiftbed.tables.grids import MISSING, Entry, Grid, placed
+from shiftbed.tables.grids import MISSING, Entry, Grid, own_key, placed
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, ORACLE_NOTE, Table
 
 UNKNOWN = "unknown"
+# What rows for machines have.
+TAKEN = {"leaderboard", "oracle", "algorithm", "average", "standard_error", "n", "rank", "change_of_rank"}
 KINDS = ("diversity", "correlation", UNKNOWN)
 Kinds = Mapping[str, str | None]  # per dataset whose shift was measured, the kind that dominates, or None
 
@@ -160,7 +162,7 @@ class Leaderboard:
                     "oracle": self.has_oracle,
                     "algorithm": name,
                     **{
-                        dataset: found[name].mean if name in found else None
+                        own_key("dataset", dataset, TAKEN): found[name].mean if name in found else None
                         for dataset, found in self.estimates.items()
                     },
                     "average": averages.get(name),

@@ -4,7 +4,6 @@ import json
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,7 +24,6 @@ from shiftbed.selection import (
     Variant,
     tasks_of,
 )
-from shiftbed.selection.evidence import is_own
 from shiftbed.sweeps.blind import refuse_sealed
 from shiftbed.sweeps.designs import DESIGNS, REDRAW
 from shiftbed.sweeps.plan import planned, planned_designs, with_sources
@@ -231,7 +229,9 @@ class Setting:
             needed |= set(_missing_pairs(task, self.companions)) if selection.needs_pairs else set()
             needed |= set(self._not_repeated(task, winners))
         is_empty = not any(chosen.values())
-        unrecorded: set[str] = set() if is_empty else self._unrecorded(selection)
+        unrecorded: set[str] = set()
+        if not is_empty:
+            unrecorded = unrecorded.union(*(selection.unrecorded(task, self.companions) for task in self.tasks))
         recorded = [task for task in self.tasks if task.steps.size]  # the others diverged before they were evaluated
         cadences = () if selection.at_end else self._cadences(chosen)
         lacks = [{*selection.lacking(task, self.companions), *_unreported(task)} for task in recorded if is_empty]
@@ -269,23 +269,6 @@ class Setting:
         pairs = (pair for task in self.tasks for pair in self.companions.pairs(task).values() if pair is not None)
         found = sorted({Cadence.of(about) for pair in pairs for about in pair.abouts})
         return () if tuple(found) == cadences else tuple(found)
-
-    @cached_property
-    def _lean(self) -> list[TaskRecords]:
-        """The jobs with lean records, each task's by the selections that these are for."""
-        found = []
-        for task in self.tasks:
-            rows: dict[tuple[str, ...], list[int]] = defaultdict(list)
-            for row, (about, status) in enumerate(zip(task.abouts, task.statuses, strict=True)):
-                if status == "done" and about.get("lean"):
-                    rows[tuple(about["lean"])].append(row)
-            found += [task.only(some) for some in rows.values()]
-        return found
-
-    def _unrecorded(self, selection: Selection) -> set[str]:
-        """The ids of lean jobs that do not have what a selection reads, since they are for others."""
-        lacking = (some for some in self._lean if any(map(is_own, selection.lacking(some, self.companions))))
-        return {about["id"] for some in lacking for about in some.abouts}
 
     def _sizes(
         self, needed: Iterable[MissingJob], unrecorded: Container[str]

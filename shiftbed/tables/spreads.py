@@ -11,7 +11,7 @@ from shiftbed.errors import ShiftbedError
 from shiftbed.registry import did_you_mean
 from shiftbed.tables.cells import OVERALL, Chosen, Tested, reported_columns
 from shiftbed.tables.estimates import DIVISORS, Estimate
-from shiftbed.tables.grids import MISSING, Entry, Grid, placed
+from shiftbed.tables.grids import MISSING, Entry, Grid, own_key, placed
 from shiftbed.tables.table import BASELINE, ORACLE_MARK, ORACLE_NOTE, Table
 
 LAST_RECORDS = 10
@@ -72,8 +72,7 @@ def _keys(tested: Tested) -> tuple[str, ...]:
 
 
 def _key(domain: str) -> str:
-    """A domain as a key: its name, unless another number of the row has it."""
-    return f"domain {domain}" if domain in TAKEN else domain
+    return own_key("domain", domain, TAKEN)
 
 
 def _spread(table: Table, tested: Tested, ddof: int) -> Grid:
@@ -211,6 +210,8 @@ def group_estimates(
 ) -> dict[tuple[str, str], Estimate | None]:
     """Per algorithm and group of test domains (of the card's clusters, if none are given) and of all, the accuracy.
 
+    A group that is called as all of them are keeps its own domains.
+
     Raises:
         ShiftbedError: There are no groups, or accuracy is not told by domain.
     """
@@ -218,7 +219,7 @@ def group_estimates(
     groups = dict(groups or card(table.dataset).clusters)
     if not groups:
         raise ShiftbedError(f"The card of {table.dataset} has no clusters of domains; give --groups FILE or near-far.")
-    groups[EVERY] = [domain for _, domain in table.columns]
+    groups.setdefault(EVERY, [domain for _, domain in table.columns])
     return {(name, group): _grouped(table, name, set(groups[group])) for name in table.algorithms for group in groups}
 
 

@@ -285,10 +285,7 @@ class Table:
                 f"No number: the selection reads {', '.join(self.not_recorded)}, which these jobs do not have."
             )
         elif self.unrecorded:
-            notes.append(
-                f"Without what the selection reads, and left out: {plural(self.unrecorded, 'job')} with lean records "
-                "for other selections; a sweep into another folder records it."
-            )
+            notes.append(left_out(self.unrecorded, "the selection"))
         elif self.is_empty and not (self.missing or self.needed or elsewhere):
             notes.append(f"No number: {NONE_COMPETES}; those that diverged do not.")
         without = [name for name in self.algorithms if NONE_COMPETES in {self.why_empty(name, c) for c in self.columns}]
@@ -396,3 +393,11 @@ class Table:
         error = "" if doubt is None else f" ±{doubt:.1f}"
         count = "" if estimate.n == usual else f" ({estimate.n})"
         return f"{estimate.mean:.1f}{mark}{error}{count}"
+
+
+def left_out(unrecorded: int, reader: str) -> str:
+    """That so many jobs do not compete, since their lean records are for others than a reader of them."""
+    return (
+        f"Without what {reader} reads, and left out: {plural(unrecorded, 'job')} with lean records for other "
+        "selections; a sweep into another folder records it."
+    )

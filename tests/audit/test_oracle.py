@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from shiftbed import published
 from shiftbed.audit.oracle import Leakage, cells_tested_jointly, joint_leakage, leakage, luck, oracle_gap
+from shiftbed.audit.queries import _oracle_grid
 from shiftbed.audit.subject import Subject
 from shiftbed.selection import SELECTIONS, JobRecords, tasks_of
 from shiftbed.tables import make_tables
@@ -148,6 +149,22 @@ def test_a_gap_that_rounds_to_nothing_has_no_minus(monkeypatch):
     assert "+0.0 points" in found.sentence
     ((_, entries),) = found.grids[0].rows
     assert entries[2].text.startswith("+0.0")
+
+
+def test_the_table_of_oracles_tells_over_how_many_trials_it_is():
+    """Its means are over whole trials and those of gaps over pairs, so that one selection has two numbers."""
+    rows = {"b": {"a/out": 0.5, "c/out": 0.5, "b/in": 0.9, "b/out": 0.9}, "c": {"a/out": 0.5, "b/out": 0.5}}
+    rows["c"] |= {"c/in": 0.3, "c/out": 0.3}
+    made = [
+        made_job(0, [(10, rows[test])], tested=(test,), trial=trial, setting="one")
+        for test, trial in (("b", 0), ("c", 0), ("b", 1))
+    ]
+    found = subject(made)
+    ((_, entries),), (row,) = _oracle_grid(found).rows, _oracle_grid(found).data
+    assert row["training-domain-validation"] == pytest.approx(60) and entries[-1].text == "1"
+    assert row["n"] == {"training-domain-validation": 1, "oracle": 1, "oracle-laplace": 1, "oracle-thresholdout": 0}
+    (gap,) = oracle_gap(found).grids[0].data
+    assert gap["honest"] == pytest.approx(70) and gap["n"] == 3
 
 
 def test_where_nothing_leaks_the_change_is_none():

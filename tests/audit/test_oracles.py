@@ -23,11 +23,11 @@ from tests.made_records import made_job
 METRICS = ("accuracy", "count", "half_accuracy")
 
 
-def task_of(accuracies, halves=None, count=200):
-    """A cell whose draws have these accuracies on the test domain's held-out images."""
-    made = []
-    for draw, accuracy in enumerate(accuracies):
-        held = {"accuracy": accuracy, "half_accuracy": halves[draw] if halves else accuracy, "count": count}
+def task_of(accuracies, halves=None, count=200, lean=0):
+    """A cell whose draws have these accuracies on the test domain's held-out images, after so many without them."""
+    made = [made_job(draw, [(10, {"a/out": 0.5, "c/in": 0.5})]) for draw in range(lean)]
+    for draw, accuracy in enumerate(accuracies, start=lean):
+        held = {"accuracy": accuracy, "half_accuracy": halves[draw - lean] if halves else accuracy, "count": count}
         made.append(made_job(draw, [(10, {"a/out": 0.5, "c/in": accuracy, "c/out": held})]))
     (task,) = tasks_of(made, METRICS)
     return task
@@ -46,6 +46,14 @@ def test_oracles_answer_the_first_20_draws_of_a_cell():
     assert chosen("oracle-laplace", task).draw == 7
     assert SELECTIONS["oracle-laplace"].spent(task) == list(range(ORACLE_BUDGET))
     assert len(list(asked(SELECTIONS["oracle"], task))) == ORACLE_BUDGET == 20
+
+
+def test_draws_that_did_not_record_it_cost_an_oracle_no_look():
+    task = task_of([0.5, 0.7], lean=ORACLE_BUDGET)
+    for rule in ("oracle", "oracle-laplace", "oracle-thresholdout"):
+        assert chosen(rule, task).draw > ORACLE_BUDGET - 1
+        assert {query.job for query in asked(SELECTIONS[rule], task)} <= {about["id"] for about in task.abouts[-2:]}
+    assert len(list(asked(SELECTIONS["oracle"], task))) == _privacy(task)["queries"] == 2
 
 
 def test_noise_is_laplacian_and_the_same_question_has_the_same_answer():

@@ -9,11 +9,13 @@ import shiftbed
 from shiftbed.audit.ledger import queries_of
 from shiftbed.audit.verbs import audit_sweep
 from shiftbed.errors import StoreError
+from shiftbed.hashing import canonical
 from shiftbed.report import choosing
 from shiftbed.report.choosing import best, best_everywhere
 from shiftbed.sweeps.blind import seal
 from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import finished_jobs
+from shiftbed.training.files import JobFiles, Result
 from shiftbed.training.job import Job
 from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
@@ -155,6 +157,26 @@ def test_what_an_oracle_looked_at_for_a_model_is_written_down_and_nothing_of_oth
     assert len(everything) == len(about) == 12
     shiftbed.read_tables(sweep, ["oracle"])
     assert queries_of(store) == everything, "tables ask the same"
+
+
+def test_lean_jobs_without_what_a_rule_reads_are_told(tmp_path):
+    store = made_sweep(tmp_path / "sweep")
+    for job in plan(Request("ColoredDigits", ["ERM", "IRM"], fields={"steps": 4, "evaluate_every": 2})):
+        (test,) = job.task.test_domains
+        rows = [{"step": 4, "splits": {f"{test}/in": {"accuracy": 1.0, "count": 480}}}]
+        store.put_atomic(JobFiles(job.id).job, canonical(job.describe() | {"lean": ["training-domain-validation"]}))
+        (store.root / JobFiles(job.id).done).unlink()
+        Result.of("done", 4, rows, list(rows[0]["splits"])).write(store, job.id)
+    told = "left out: 6 jobs with lean records for other selections"
+    made = best(tmp_path / "sweep", tmp_path / "model", selection="oracle")
+    assert made.job.description["draw"] == 1 and told in made.words and made.facts["unrecorded"] == 6
+    everywhere = best_everywhere(tmp_path / "sweep", tmp_path / "model", selection="oracle")
+    assert told in everywhere.words and everywhere.facts["unrecorded"] == 6
+    assert len(queries_of(store)) == 6, "no look at what was not recorded"
+    found = {one.source: one for one in audit_sweep(tmp_path / "sweep").findings}
+    assert "but the oracle chose among fewer draws" in found["oracle selection"].sentence
+    assert any(told in note for note in found["oracle selection"].grids[0].notes)
+    assert any(told in note for note in found["query budget"].grids[0].notes)
 
 
 def test_values_that_were_not_tried_for_every_test_domain_do_not_compete(tmp_path):

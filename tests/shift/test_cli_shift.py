@@ -93,6 +93,18 @@ def test_the_matrix_has_every_pair_and_the_rest(tmp_path):
     assert (tmp_path / "ColoredDigits-mmd.png").exists()
 
 
+def test_after_a_matrix_no_domain_is_named_that_could_not_be_measured(tmp_path):
+    random = np.random.default_rng(0)
+    for domain, most in (("one", 30), ("three", 30), ("tiny", 3)):
+        for label in ("cat", "dog"):
+            (tmp_path / "set" / domain / label).mkdir(parents=True)
+            for number in range(most):
+                image = Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8))
+                image.save(tmp_path / "set" / domain / label / f"{number}.png")
+    said = call(str(tmp_path / "set"), "--matrix", "--runs", "1", "--out", str(tmp_path / "shift"))
+    assert "'tiny' has 6 examples" in said and said.rstrip().endswith("--test three")
+
+
 def test_a_matrix_wider_than_the_terminal_is_cut_into_tables_and_no_name_is_cut(capsys, monkeypatch):
     names = [f"fluent-high-contrast-{number}" for number in range(6)]
     cells = [Cell(*pair, "m", (ShiftEstimate("m", 0.5, 0.01),)) for pair in combinations(names, 2)]

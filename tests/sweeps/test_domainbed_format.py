@@ -3,13 +3,17 @@ import json
 import pytest
 
 from shiftbed.errors import StoreError
+from shiftbed.hashing import canonical
 from shiftbed.selection import SELECTIONS
 from shiftbed.sweeps.compaction import compact
 from shiftbed.sweeps.domainbed_format import export_domainbed, import_domainbed
+from shiftbed.sweeps.plan import Request, plan
 from shiftbed.sweeps.records import Records, finished_jobs
 from shiftbed.tables import read_tables
+from shiftbed.training.files import JobFiles, Result
 from shiftbed.training.store import LocalStore
 from tests.audit.made_sweeps import write_sweep
+from tests.sweeps.finished import finish
 from tests.sweeps.test_compaction import finish_job
 
 HPARAMS = {"lr": 5e-05, "batch_size": 32, "class_balanced": False}
@@ -242,6 +246,19 @@ def test_our_jobs_are_exported(tmp_path):
         "env0_out_acc",
         "env1_out_acc",
     }
+
+
+def test_lean_jobs_without_a_held_out_part_are_left_out_of_an_export(tmp_path):
+    """DomainBed's scripts count domains up to the first without one, and would validate on those before it."""
+    (job,) = plan(Request("ColoredDigits", ["ERM"], test_domains=["+90%"]))
+    finish(LocalStore(tmp_path / "full"), job)
+    splits = {f"{name}/out": {"accuracy": 0.5, "count": 1} for name in ("+80%", "-90%")}
+    lean = LocalStore(tmp_path / "lean")
+    lean.put_atomic(JobFiles(job.id).job, canonical(job.describe()))
+    Result.of("done", job.recipe.steps, [{"step": job.recipe.steps, "splits": splits}], []).write(lean, job.id)
+    assert export_domainbed(tmp_path / "full", tmp_path / "whole").jobs == 1
+    done = export_domainbed(lean.root, tmp_path / "out")
+    assert (done.jobs, done.left_out) == (0, [job.id]) and "lean records are without" in done.notes()[0]
 
 
 def test_there_and_back_the_same_is_chosen_but_where_the_export_says_so(tmp_path):
