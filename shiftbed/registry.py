@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from threading import RLock
 from typing import Any, ClassVar, Generic, TypeVar
 
 from shiftbed.errors import DataError, ShiftbedError, UnknownNameError
@@ -31,6 +32,7 @@ class Registry(Generic[Entry]):
         self.room = room
         self._entries: dict[str, Entry] = {}
         self._filled = False
+        self._filling = RLock()  # the modules of a room ask their registry too
 
     def add(self, name: str, entry: Entry) -> None:
         """Registers an entry; registering a name again replaces it (a user's file may be loaded twice)."""
@@ -70,11 +72,12 @@ class Registry(Generic[Entry]):
         return iter(sorted(self._all()))
 
     def _all(self) -> dict[str, Entry]:
-        if not self._filled:
-            self._filled = True
-            room = importlib.import_module(self.room)
-            for module in pkgutil.iter_modules(getattr(room, "__path__", [])):
-                importlib.import_module(f"{self.room}.{module.name}")
+        with self._filling:  # another thread waits until all names are there
+            if not self._filled:
+                self._filled = True
+                room = importlib.import_module(self.room)
+                for module in pkgutil.iter_modules(getattr(room, "__path__", [])):
+                    importlib.import_module(f"{self.room}.{module.name}")
         return self._entries
 
 

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from shiftbed.algorithms import ALGORITHMS
@@ -32,3 +35,12 @@ def test_names_with_commas_are_whole_again():
     assert whole_names(["Lab 3", "north", "site-b"], known) == ["Lab 3, north", "site-b"]
     assert whole_names(["Lab 3", "site-b", "nowhere"], known) == ["Lab 3", "site-b", "nowhere"]
     assert whole_names([], known) == []
+
+
+def test_threads_that_ask_first_all_find_what_there_is():
+    """All but the first met a registry that was still being filled, without a single dataset."""
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor; from shiftbed.data import card; "
+        "print(*ThreadPoolExecutor(4).map(lambda _: card('ColoredDigits').name, range(4)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["ColoredDigits"] * 4

@@ -6,8 +6,8 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from shiftbed.errors import AlgorithmError, ShiftbedError, UnknownNameError
 from shiftbed.hashing import digest
@@ -65,7 +65,7 @@ class AlgorithmRegistry(Registry[AlgorithmEntry]):
     def canonical_name(self, name: str) -> str:
         """The registered spelling, of a wrapper and of what it wraps."""
         outer, inner = _unwrapped(name)
-        if inner is None or name in self._entries:
+        if inner is None:
             try:
                 return super().canonical_name(name)
             except UnknownNameError as error:  # a sweep remembers its algorithms' names, not the files of pasted ones
@@ -73,9 +73,16 @@ class AlgorithmRegistry(Registry[AlgorithmEntry]):
                 raise UnknownNameError(f"{error} {more}") from None
         outer, inner = super().canonical_name(outer), self.canonical_name(inner)
         composed = f"{outer}({inner})"
-        if composed not in self._entries:
-            self.add(composed, _wrapped(composed, self._entries[outer], self._entries[inner]))
+        parts, known = (self[outer], self[inner]), self._entries.get(composed)
+        if known is None or not _is_of(known, *parts):  # a class may have been registered again
+            self.add(composed, _wrapped(composed, *parts))
         return composed
+
+    def __getitem__(self, name: str) -> AlgorithmEntry:
+        entry = super().__getitem__(name)
+        # What stands in no file changes without a word, a helper of a notebook's class for instance.
+        is_own = _is_typed(entry.cls) and "(" not in entry.cls.__name__
+        return entry._replace(revision=_source_revision(entry.cls)) if is_own else entry
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in super().__iter__() if "(" not in name)
@@ -85,6 +92,16 @@ def _unwrapped(name: str) -> tuple[str, str | None]:
     """`SWAD(CORAL)` as ("SWAD", "CORAL"); a plain name with None."""
     outer, bracket, rest = name.partition("(")
     return (outer.strip(), rest[:-1].strip()) if bracket and rest.endswith(")") else (name.strip(), None)
+
+
+def _is_of(composed: AlgorithmEntry, outer: AlgorithmEntry, inner: AlgorithmEntry) -> bool:
+    """Whether a wrapper was made of these two, and they are as they were then."""
+    same = composed.cls.__base__ is outer.cls and getattr(composed.cls, "inner_class", None) is inner.cls
+    return same and composed.revision == _revision(outer, inner)
+
+
+def _revision(outer: AlgorithmEntry, inner: AlgorithmEntry) -> str:
+    return f"{outer.revision}({inner.revision})"
 
 
 def _wrapped(name: str, outer: AlgorithmEntry, inner: AlgorithmEntry) -> AlgorithmEntry:
@@ -105,7 +122,7 @@ def _wrapped(name: str, outer: AlgorithmEntry, inner: AlgorithmEntry) -> Algorit
         spaces=lambda dataset, size_class: inner.space(dataset, size_class) | outer.space(dataset, size_class),
         paper=f"{outer.paper}; {inner.paper}",
         needs=needs,
-        revision=f"{outer.revision}({inner.revision})",
+        revision=_revision(outer, inner),
         separable=outer.separable and inner.separable,
         capturable=outer.capturable and inner.capturable,
     )
@@ -114,6 +131,11 @@ def _wrapped(name: str, outer: AlgorithmEntry, inner: AlgorithmEntry) -> Algorit
 ALGORITHMS = AlgorithmRegistry("algorithm", "shiftbed.algorithms")
 BUILT_IN: set[str] = set()
 AlgorithmClass = TypeVar("AlgorithmClass", bound="type[Algorithm]")
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+UNTOLD = {  # which Python writes into a class, or registration
+    *("__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__", "__annotations__", "needs"),
+    *("__annotate_func__", "__annotations_cache__"),
+}
 
 
 def register(
@@ -158,7 +180,7 @@ def register(
             raise AlgorithmError(f"{cls.__name__} cannot need '{need}'.{did_you_mean(need, list(NEEDS))}")
         if ours:
             BUILT_IN.add(cls.__name__)
-        version = revision if ours else f"source {_source_hash(cls)}"
+        version = revision if ours else _source_revision(cls)
         cls.needs = needs
         entry = AlgorithmEntry(cls, spaces, paper, needs, selection, version, separable, capturable)
         ALGORITHMS.add(cls.__name__, entry)
@@ -167,17 +189,67 @@ def register(
     return wrap
 
 
-def _source_hash(cls: type) -> str:
-    """Hash of all that decides a user's class: its file, files beside it that it imports, and what it builds on."""
+def _source_revision(cls: type) -> str:
+    """Hash of all that decides a user's class: its file, files beside it that it imports, and what it builds on.
+
+    Of a class that was typed, into a notebook for instance, its code stands for the file.
+    """
     parts: dict[str, object] = {}
     for base in cls.__mro__:
         if base.__module__.startswith("shiftbed."):
             entry = ALGORITHMS.registered(base.__name__)
             parts[base.__name__] = entry.revision if entry else None
-            continue
-        for path in _sources(sys.modules[base.__module__]):
-            parts[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return digest(parts)[:12]
+        elif _is_typed(base):
+            parts[base.__qualname__] = _content(base, [])
+        else:
+            for path in _sources(sys.modules[base.__module__]):
+                parts[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"source {digest(parts)[:12]}"
+
+
+def _is_typed(cls: type) -> bool:
+    """Whether a class stands in no file, but in a notebook or an interpreter, or came from its standard input."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return cls.__module__ == "__main__" and not (file and Path(file).is_file())
+
+
+def _content(value: Any, within: list[object]) -> object:
+    """What decides a function or class that stands in no file: its code, and what that names there; else the value.
+
+    Args:
+        value: The function, class or value.
+        within: What it is named by, which may name itself.
+    """
+    if isinstance(value, CodeType):
+        return [value.co_code.hex(), value.co_names, [_content(one, within) for one in value.co_consts]]
+    if isinstance(value, staticmethod | classmethod):
+        return _content(value.__func__, within)
+    if isinstance(value, property):
+        return [_content(one, within) for one in (value.fget, value.fset, value.fdel)]
+    if isinstance(value, tuple | list):
+        return [_content(one, within) for one in value]
+    if isinstance(value, dict):
+        return [[repr(key), _content(one, within)] for key, one in value.items()]
+    if isinstance(value, frozenset | set):
+        return sorted(map(repr, value))
+    if not isinstance(value, FunctionType | type):
+        return repr(value) if isinstance(value, PLAIN) else type(value).__qualname__
+    if value.__module__ != "__main__" or value in within:
+        return value.__qualname__
+    within = [*within, value]
+    if isinstance(value, type):
+        own = {name: one for name, one in vars(value).items() if name not in UNTOLD}
+        return [[_content(base, within) for base in value.__bases__], {k: _content(v, within) for k, v in own.items()}]
+    cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+    named = {name: value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__}
+    there = {name: _content(one, within) for name, one in named.items() if not isinstance(one, list)}  # lists are logs
+    beside = (value.__defaults__, value.__kwdefaults__, *cells)
+    return [_content(value.__code__, within), [_content(one, within) for one in beside], there]
+
+
+def _names(code: CodeType) -> set[str]:
+    """All that code names, the functions and comprehensions inside it too."""
+    return set(code.co_names).union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
 
 
 def _sources(module: ModuleType) -> set[Path]:

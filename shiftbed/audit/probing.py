@@ -12,7 +12,7 @@ from shiftbed.errors import AlgorithmError
 from shiftbed.networks import weights_digest
 from shiftbed.training.augment import Augmentation
 from shiftbed.training.capture import CapturedStep
-from shiftbed.training.device import Runtime, numerics
+from shiftbed.training.device import Runtime, numerics, torch_defaults
 from shiftbed.training.job import Job
 from shiftbed.training.run import one_thread
 from shiftbed.training.trainer import Trainer
@@ -40,7 +40,7 @@ def probe(job: Job, runtime: Runtime = Runtime(), cache: Features | None = None)
             f"Cached features serve a LinearProbe on images that are not augmented, and this is {job.algorithm} with "
             f"recipe {job.recipe.name}; choose a recipe without augmentation."
         )
-    with one_thread():
+    with one_thread(), torch_defaults():
         trainer = Trainer(job, runtime)
         _use_features(trainer, {} if cache is None else cache)
     return records(trainer)
@@ -55,7 +55,7 @@ def still(augmentation: Augmentation) -> Augmentation:
 def records(trainer: Trainer) -> list[dict[str, Any]]:
     """Trains to the end, and evaluates when the recipe says so; what came after a bad loss is no record."""
     rows, recipe = [], trainer.job.recipe
-    with one_thread():
+    with one_thread(), torch_defaults():
         while trainer.step < recipe.steps:
             trainer.advance()
             if recipe.is_due(trainer.step):

@@ -25,10 +25,10 @@ TRIES = 5
 TIMEOUT_SECONDS = 30
 Progress = Callable[[str, int, int], None]
 # Of passwords and of unknown ways to compress, zipfile says so by a RuntimeError; of names that are no text and of
-# times that no clock shows, Python itself by a ValueError or OverflowError.
+# times that no clock shows, Python itself by a ValueError or OverflowError; of a link to nothing tarfile by a KeyError.
 DAMAGES = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError),
-    *(ValueError, OverflowError),
+    *(ValueError, OverflowError, KeyError),
 )
 
 

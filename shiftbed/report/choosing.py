@@ -30,7 +30,7 @@ from shiftbed.selection import (
 from shiftbed.sweeps.blind import OF_BLIND, is_sealed, refuse_sealed
 from shiftbed.sweeps.records import finished_jobs, no_finished_job, no_test_domain
 from shiftbed.tables.table import ORACLE_MARK, left_out
-from shiftbed.training.device import find_runtime
+from shiftbed.training.device import find_runtime, torch_defaults
 from shiftbed.training.job import Job
 from shiftbed.training.model import encode_weights
 from shiftbed.training.run import JobFiles, one_thread, run_job
@@ -127,7 +127,7 @@ def best(
     store.put_atomic(files.job, canonical(by_id[choice.job_id].description))  # which images it never saw
     trainer = retrained(Job.from_description(by_id[choice.job_id].description), choice.step, device, on_step)
     recorded = by_id[choice.job_id].row(choice.step)
-    with one_thread():
+    with one_thread(), torch_defaults():
         made = trainer.evaluate()["splits"]  # first, since an algorithm may decide here with which weights it predicts
     store.put_atomic(files.weights, encode_weights(trainer))
     apart = _apart([(made[name], numbers) for name, numbers in recorded["splits"].items() if name in made])
@@ -423,7 +423,7 @@ def _best_of(choices: Sequence[Choice], cells: Mapping[str, tuple[Any, ...]]) ->
 
 def retrained(job: Job, step: int, device: str | None, on_step: Callable[[int, int], None]) -> Trainer:
     """A trainer that has made the first steps of a job again, evaluations included: some algorithms learn from them."""
-    with one_thread():
+    with one_thread(), torch_defaults():
         trainer = Trainer(job, find_runtime(device, deterministic=True))
         while trainer.step < step:
             trainer.advance()

@@ -67,7 +67,7 @@ def samples_of(
     made: dict[str, Sample] = {}
     extract: Callable[[torch.Tensor], torch.Tensor] | None = None
     for domain in [dataset[name] for name in domains] or dataset.domains:
-        inputs, labels, groups = _inputs(domain, size), np.asarray(domain.labels), domain.groups
+        inputs, labels, groups = _inputs(domain, size), _numbers(domain), domain.groups
         if classes:
             if (labels < 0).all():
                 raise DataError(f"Nobody knows which images of '{domain.name}' are of these classes; name no classes.")
@@ -81,6 +81,21 @@ def samples_of(
         known = None if (labels < 0).any() else labels
         made[domain.name] = sample(domain.name, values, known, groups, dataset.card.classes)
     return made
+
+
+def _numbers(domain: Domain) -> np.ndarray:
+    """The labels as torch takes them for places; own arrays have bytes, or floats.
+
+    Raises:
+        DataError: They are no numbers of classes.
+    """
+    given = np.asarray(domain.labels)
+    if given.dtype.kind not in "biuf" or (given.dtype.kind == "f" and not (given == np.round(given)).all()):
+        raise DataError(
+            f"The labels of '{domain.name}' are {given.dtype} and no numbers of classes; give the place of each in "
+            "the list of classes, from 0."
+        )
+    return given.astype(np.int64)
 
 
 def sides_of(

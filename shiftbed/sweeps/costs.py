@@ -11,7 +11,7 @@ import torch
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError, ShiftbedError, sentence
 from shiftbed.sweeps.records import mean_seconds
-from shiftbed.training.device import Runtime
+from shiftbed.training.device import Runtime, torch_defaults
 from shiftbed.training.job import Job
 from shiftbed.training.run import one_thread
 from shiftbed.training.store import Store
@@ -116,7 +116,7 @@ def _seconds(job: Job, runtime: Runtime) -> tuple[float, float, float]:
             torch.cuda.synchronize(runtime.device)
         return time.perf_counter() - started
 
-    with one_thread():
+    with one_thread(), torch_defaults():
         trainer = Trainer(job, runtime)
         for _ in range(WARM_UP):  # what a warm worker has loaded already counts for nothing
             trainer.advance()

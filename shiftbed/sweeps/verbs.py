@@ -168,8 +168,9 @@ def sweep(
     one_of(on, ("local", "ray", "slurm"), "executor")
     if workers is not None and workers < 1:
         raise ShiftbedError(f"A sweep needs at least one worker, not {workers}.")
-    for path in listed(code):
-        load_code(Path(path))
+    paths, only = [Path(path) for path in listed(code)], listed(only)
+    for path in paths:
+        load_code(path)
     store = LocalStore(Path(out))
     runtimes = find_runtimes(device, deterministic) if on == "local" else [cluster_runtime(device, deterministic)]
     asked = {"precision": precision or default_precision(runtimes[0])}
@@ -181,7 +182,6 @@ def sweep(
     if blind or is_sealed(store):
         _refuse_looks(requests)
         seal(store)
-    paths = [Path(path) for path in code]
 
     def run(jobs: dict[str, list[Job]]) -> Progress:
         for design, members in jobs.items():
@@ -327,7 +327,7 @@ def _prepared(
     request: Request, store: LocalStore, device: str | None, precision: Precision | None, code: Sequence[str | Path]
 ) -> tuple[Request, Runtime]:
     """A request with its precision, and the device to measure it on; what a sealed sweep refuses is refused."""
-    for path in code:
+    for path in listed(code):
         load_code(Path(path))
     if is_sealed(store):
         _refuse_looks([request])

@@ -41,6 +41,7 @@ def find_runtime(device: str | None = None, deterministic: bool = False, acceler
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(device)  # notebooks hand on a torch.device, which says its name
     kind, _, number = device.partition(":")
     if "," in device:
         raise ShiftbedError(f"One job runs on one GPU, not on '{device}'; a sweep uses several GPUs side by side.")
@@ -65,6 +66,21 @@ def find_runtimes(device: str | None = None, deterministic: bool = False) -> lis
 def default_precision(runtime: Runtime) -> Precision:
     """bfloat16 on a GPU, where it is the fastest, else float32."""
     return "bf16" if runtime.on_gpu else "float32"
+
+
+@contextmanager
+def torch_defaults() -> Iterator[None]:
+    """The defaults of torch in a new process: a notebook that set others would have other numbers, or none."""
+    kind, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(kind)
+        if device.type != "cpu":  # which is what there is without one, and set by name would cost every operation
+            torch.set_default_device(device)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from shiftbed.hashing import canonical
 from shiftbed.networks import FeaturizerModule, stride_first
 from shiftbed.training.augment import Augmentation, augment, padded
 from shiftbed.training.batches import as_model_input
-from shiftbed.training.device import numerics
+from shiftbed.training.device import numerics, torch_defaults
 from shiftbed.training.files import JobFiles
 from shiftbed.training.recipes import domainbed_names
 from shiftbed.training.store import read_json
@@ -119,6 +119,7 @@ class Model:
         """
         return torch.from_numpy(self.outputs(images)[0]).double().softmax(1).numpy()
 
+    @torch_defaults()
     @torch.inference_mode()
     def outputs(self, images: np.ndarray | Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
         """The logits of each image, and the features that the network makes of it on the way.
@@ -221,6 +222,7 @@ def _read(path: Path) -> np.ndarray:
     return image
 
 
+@torch_defaults()
 def load(run: str | Path, device: str = "cpu") -> Model:
     """The model that `shiftbed train` or `shiftbed best` left behind.
 

@@ -15,7 +15,7 @@ import torch
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.selection import Cadence
-from shiftbed.training.device import Runtime
+from shiftbed.training.device import Runtime, torch_defaults
 from shiftbed.training.files import (
     JobFiles,
     Result,
@@ -84,7 +84,7 @@ def run_job(
     if keep == "best" and not all(is_recorded(job, split) for split in job.task.of_role("validation")):
         raise StoreError("The best weights are those of the best validation, which this lean job does not record.")
     started = time.perf_counter()
-    with one_thread():
+    with one_thread(), torch_defaults():
         trainer, rows = resume(job, store, files, runtime, keep)
         first = trainer.step
         outcome = _train(trainer, rows, store, files, keep, on_step, should_stop, tracker)

@@ -1,6 +1,9 @@
 """Users' files: what registering one does to names and revisions."""
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -41,8 +44,6 @@ def test_a_change_of_the_file_is_another_revision(write):
 
 
 def test_a_change_of_a_helper_beside_it_is_another_revision(write, monkeypatch):
-    import sys
-
     path = write("mine.py", MINE.format(imports="from my_helper import weight"))
     write("my_helper.py", "def weight(): return 1")
     first = revision_of(path)
@@ -109,3 +110,71 @@ def test_a_function_that_makes_no_space_is_told_so(write):
     )
     with pytest.raises(AlgorithmError, match=r"of Odd must return a Space, not \{'weight': 1.0\}\.$"):
         ALGORITHMS["Odd"].space("ColoredDigits", "small")
+
+
+TYPED = """
+import shiftbed
+from shiftbed.algorithms import ALGORITHMS, register
+from shiftbed.algorithms import ERM
+
+def halved(loss):
+    return loss / 2
+
+seen = []
+
+def typed(sign):
+    @register()
+    class Typed(ERM):
+        sizes = [sign, {1, 2}]
+
+        def objective(self, batches, step):
+            loss, metrics = super().objective(batches, step)
+            seen.append(step)
+            return halved(loss) * self.sizes[0], metrics
+
+def revisions():
+    return ALGORITHMS["Typed"].revision, ALGORITHMS["SWAD(Typed)"].revision
+
+typed(1)
+first = revisions()
+job = shiftbed.train("ColoredDigits", "Typed", "-90%", out="out", steps=2)
+typed(1)
+assert revisions() == first, "typed again as it was, and having noted what it saw"
+typed(-1)
+other = revisions()
+assert not {*first} & {*other}
+assert ALGORITHMS["SWAD(Typed)"].cls.inner_class is ALGORITHMS["Typed"].cls
+assert shiftbed.train("ColoredDigits", "Typed", "-90%", out="out", steps=2).id != job.id
+
+def halved(loss):
+    return loss / 3
+
+assert not {*revisions()} & {*first, *other}
+print(*first)
+"""
+
+
+@pytest.mark.parametrize("way", [["-c", TYPED], ["-"]], ids=["notebook", "input"])
+def test_a_class_in_no_file_is_another_algorithm_when_it_is_typed_anew(tmp_path, way):
+    """In notebooks `__main__` has no file: a changed cell had the numbers of the class that stood there before."""
+    said = []
+    for seed in ("1", "2"):  # another process, which has other hashes of names, knows it again
+        ended = subprocess.run(
+            [sys.executable, *way],
+            input=TYPED,
+            text=True,
+            capture_output=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        assert ended.returncode == 0, ended.stderr
+        said.append(ended.stdout)
+    assert said[0] == said[1]
+
+
+def test_a_wrapper_follows_the_class_inside_that_is_registered_again(write):
+    revision_of(write("mine.py", MINE.format(imports="")))
+    first = ALGORITHMS["SWAD(Mine)"]
+    revision_of(write("mine.py", MINE.format(imports="# changed")))
+    assert ALGORITHMS["SWAD(Mine)"].revision != first.revision
+    assert ALGORITHMS["SWAD(Mine)"].cls.inner_class is ALGORITHMS["Mine"].cls

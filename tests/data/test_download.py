@@ -411,7 +411,20 @@ def test_an_archive_that_points_outside_its_folder_is_refused_whole(tmp_path, ma
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
 
 
-@pytest.mark.parametrize("content", [b"no archive", tar_of(a=b"1" * 10_000)[:60], b""], ids=["text", "cut", "empty"])
+def tar_with_a_link_to(name: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        info = tarfile.TarInfo("link")
+        info.type, info.linkname = tarfile.LNKTYPE, name
+        archive.addfile(info)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no archive", tar_of(a=b"1" * 10_000)[:60], b"", tar_with_a_link_to("nothing")],
+    ids=["text", "cut", "empty", "link"],
+)
 def test_a_damaged_archive_is_one_sentence(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(DataError, match="cannot be unpacked"):

@@ -534,3 +534,25 @@ def test_fifths_that_no_run_held_out_are_not_counted(quick):
     expected = [int(np.isin(of_side, (0, 1)).sum()) for of_side in folds(p, q, 0)]
     assert [int(np.isfinite(side.f).sum()) for side in read] == expected
     assert 0 < min(expected) < len(p) / 2
+
+
+def with_labels(change) -> MultiDomainDataset:
+    known = CLOSED_FORMS["digit and colour, 0.9"].dataset(60, seed=0)
+    return replace(known, domains=tuple(replace(one, labels=change(one.labels)) for one in known.domains))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.float64])
+def test_labels_of_own_arrays_may_be_any_numbers(kind):
+    first, other = (
+        shiftbed.measure_shift(with_labels(lambda labels, to=to: labels.astype(to)), runs=1, device="cpu")
+        for to in (np.int64, kind)
+    )
+    assert (first.diversity, first.correlation) == (other.diversity, other.correlation)
+
+
+@pytest.mark.parametrize("change", [lambda labels: labels.astype(str), lambda labels: labels + 0.5])
+def test_labels_that_are_no_numbers_of_classes_are_one_sentence(change):
+    with pytest.raises(
+        DataError, match=r"are .* and no numbers of classes; give the place of each in the list of classes, from 0\."
+    ):
+        shiftbed.measure_shift(with_labels(change), runs=1, device="cpu")

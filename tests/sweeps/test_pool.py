@@ -17,6 +17,7 @@ from shiftbed.sweeps.leases import Lease, LeaseWatch
 from shiftbed.sweeps.plan import Request, plan, remember_plan
 from shiftbed.sweeps.pool import LocalPool
 from shiftbed.sweeps.records import finished_jobs, sweep_status
+from shiftbed.sweeps.verbs import sweep
 from shiftbed.tables import as_csv, as_text, read_tables
 from shiftbed.training.run import JobFiles
 from shiftbed.training.store import LocalStore
@@ -222,6 +223,20 @@ def test_a_failing_job_stops_no_other_and_is_tried_again(tmp_path):
     assert (status.count("done"), status.count("failed")) == (1, 1)
     code.write_text(FAILING.replace("constant(True)", "constant(False)"))
     assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+ALONE = "from shiftbed.algorithms import ERM, register\n\n@register()\nclass Alone(ERM): pass\n"
+
+
+@pytest.mark.parametrize("given", [str, Path, lambda path: (one for one in [path])], ids=["text", "path", "generator"])
+def test_workers_load_one_file_of_code_however_it_is_given(tmp_path, given):
+    """`train` takes one name for a list of one; workers took its letters for files."""
+    (tmp_path / "alone.py").write_text(ALONE)
+    request = Request("ColoredDigits", "Alone", test_domains=["-90%"], fields={"steps": 1})
+    progress = sweep(request, tmp_path / "s", workers=1, code=given(str(tmp_path / "alone.py")))
+    assert [*progress.ended.values()] == ["done"] and not progress.failed
+    again = sweep(request, tmp_path / "s", workers=1, only=progress.jobs[0].id)
+    assert again.ended == progress.ended
 
 
 FULL = """

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,15 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save_file
 
 from shiftbed.algorithms import ALGORITHMS, ERM, register
+from shiftbed.data import load as load_data
 from shiftbed.errors import AlgorithmError, DataError, StoreError
 from shiftbed.hashing import canonical
 from shiftbed.protocols import LeaveOut
 from shiftbed.training import run, store
+from shiftbed.training.device import find_runtime
 from shiftbed.training.files import Result
 from shiftbed.training.job import make_job
+from shiftbed.training.model import load as load_weights
 from shiftbed.training.recipes import recipe
 from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
@@ -43,6 +47,35 @@ def test_records_are_taken_after_every_interval_and_the_last_step_and_not_before
     job = tiny_job("ERM", steps=5, every=2)
     run_job(job, local)
     assert [row["step"] for row in finished(local, job)["records"]] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("setting", ["dtype", "device", "no gradients", "inference"])
+def test_what_a_notebook_set_in_torch_changes_no_number_and_stays_set(setting, local, tmp_path):
+    job, other = tiny_job("IRM", steps=2, every=2), LocalStore(tmp_path / "other")
+    images = load_data("ColoredDigits")["-90%"].inputs[:5]
+    run_job(job, local, keep="final")
+    said = load_weights(local.root).predict(images)
+    inference = torch.inference_mode() if setting == "inference" else nullcontext()
+    try:
+        if setting == "dtype":
+            torch.set_default_dtype(torch.float64)
+        if setting == "device":
+            torch.set_default_device("meta")
+        torch.set_grad_enabled(setting != "no gradients")
+        with inference:
+            before = (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled())
+            run_job(job, other, keep="final")
+            assert (load_weights(other.root).predict(images) == said).all()
+            assert before == (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled())
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+        torch.set_grad_enabled(True)
+    assert finished(other, job) == finished(local, job)
+
+
+def test_a_device_of_torch_is_a_device():
+    assert find_runtime(torch.device("cpu")) == find_runtime("cpu")
 
 
 def looking_first(job):
