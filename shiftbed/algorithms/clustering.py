@@ -192,8 +192,8 @@ class MMLD(ERM):
         centre, _, axes = principal_axes(styles)
         _, clusters = kmeans((styles - centre) @ axes[:, :256], min(count, len(data)), self.rng)
         self.clusters = relabelled(clusters, self.clusters, count)
-        sizes = torch.bincount(self.clusters, minlength=count)
-        self.cluster_weights = torch.where(sizes > 0, 1 / sizes, 0).to(self.cluster_weights)
+        sizes = torch.bincount(self.clusters, minlength=count).to(self.cluster_weights)
+        self.cluster_weights = torch.where(sizes > 0, 1 / sizes, 0)
         self.weight = ramp(self.step / self.steps)
 
     def style(self, x: torch.Tensor) -> torch.Tensor:

@@ -187,6 +187,13 @@ def test_mmld_weighs_clusters_equally_in_the_whole_of_the_data():
     assert metrics["discrimination"].item() == pytest.approx(((weights * losses).sum() / weights.sum()).item())
 
 
+def test_mmld_s_weights_of_clusters_are_as_exact_as_the_network_is():
+    algorithm = build("MMLD")
+    algorithm.epoch(Examples(make_batches(0)))
+    sizes = np.bincount(algorithm.clusters, minlength=3)
+    assert algorithm.cluster_weights.tolist() == pytest.approx(1 / sizes, rel=1e-15)
+
+
 def test_mmld_in_its_first_epoch_is_erm_with_a_discriminator_that_learns():
     algorithm = build("MMLD")
     before = algorithm.discriminator[0].weight.clone()
