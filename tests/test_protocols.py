@@ -17,6 +17,13 @@ def test_the_split_equals_domainbeds():
     assert len(outside) == 2
 
 
+def test_tasks_share_the_examples_of_a_domain():
+    tasks = [LeaveOut((tested,)).task("RotatedDigits", 1, 0.2) for tested in ("0", "15")]
+    first, second = ([split.indices for split in task.splits] for task in tasks)
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    assert not any(indices.flags.writeable for indices in first)
+
+
 def test_leave_one_domain_out_tests_each_domain_once():
     tested = PROTOCOLS["leave-one-domain-out"](card("EmojiStyles"))
     assert tested == [LeaveOut((name,)) for name in card("EmojiStyles").domains]
