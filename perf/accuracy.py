@@ -64,7 +64,7 @@ def main() -> None:
     for number in range(count):
         predictions = np.random.default_rng(number).integers(0, CLASSES, (MODELS, IMAGES)).astype(np.uint8)
         started = time.process_time()
-        agreement_matrix(predictions, CLASSES)
+        agreement_matrix(predictions)
         spent += time.process_time() - started
     pairs = MODELS * (MODELS - 1) // 2
     print(

@@ -8,13 +8,33 @@ from shiftbed.data.arrays import write_arrays
 from shiftbed.data.dataset import Domain, FixedDomains
 from shiftbed.errors import DataError, UnknownNameError
 from shiftbed.hashing import seed_hash
-from shiftbed.protocols import PROTOCOLS, Fixed, Flexible, LeaveOut, TargetTrained, holdout, spec_of
+from shiftbed.protocols import PROTOCOLS, Fixed, Flexible, LeaveOut, TargetTrained, holdout, spec_of, specs
 
 
 def test_the_split_equals_domainbeds():
     inside, outside = holdout(10, 0.2, seed_hash(0, 0))
     assert [*outside, *inside] == [2, 3, 8, 1, 4, 5, 0, 9, 6, 7]
     assert len(outside) == 2
+
+
+def test_tasks_share_the_examples_of_a_domain():
+    tasks = [LeaveOut((tested,)).task("RotatedDigits", 1, 0.2) for tested in ("0", "15")]
+    first, second = ([split.indices for split in task.splits] for task in tasks)
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    assert not any(indices.flags.writeable for indices in first)
+
+
+def test_groups_are_divided_once_for_all_tasks_of_a_trial(monkeypatch):
+    divide, asked = specs.groups_inside, []
+
+    def counted(groups, fraction, seed):
+        asked.append(seed)
+        return divide(groups, fraction, seed)
+
+    monkeypatch.setattr(specs, "groups_inside", counted)
+    for tested in ("noto", "twemoji", "fluent-flat"):
+        LeaveOut((tested,), grouped=True).task("EmojiStyles", 77, 0.2)  # a trial that no other test has
+    assert len(asked) == 1
 
 
 def test_leave_one_domain_out_tests_each_domain_once():

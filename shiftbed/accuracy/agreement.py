@@ -10,23 +10,15 @@ from shiftbed.errors import DataError
 LOWEST, HIGHEST = 0.05, 0.98  # pairs that agree less or more, on either set, say nothing of the line
 
 
-def agreement_matrix(predictions: np.ndarray, classes: int) -> np.ndarray:
+def agreement_matrix(predictions: np.ndarray) -> np.ndarray:
     """The share of images on which each two models of a pool predict the same class.
-
-    Pairs are compared in one matrix product: each model is the row of its predictions, one column an image and class.
 
     Args:
         predictions: M×N, the predicted classes.
-        classes: How many classes there are.
     """
-    from threadpoolctl import threadpool_limits
-
     if len(predictions) < 2:
         raise DataError(f"A pool of {len(predictions)} model has no agreement; give two models or more.")
-    is_class = predictions[:, :, None].astype(np.int16) == np.arange(classes, dtype=np.int16)
-    rows = is_class.reshape(len(predictions), -1).astype(np.float32)  # counts up to 2²⁴ are exact
-    with threadpool_limits(1):  # on shared cores the threads of so small a product mostly wait for each other
-        return (rows @ rows.T).astype(np.float64) / predictions.shape[1]
+    return np.stack([(predictions == one).mean(axis=1) for one in predictions])
 
 
 def mean_agreement(predictions: np.ndarray, pool: np.ndarray) -> float:
@@ -47,7 +39,7 @@ class OnTheLine(NamedTuple):
     paired: np.ndarray
 
 
-def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, classes: int) -> OnTheLine:
+def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray) -> OnTheLine:
     """Predicts every model's accuracy on a target from how much models agree on it and on the source.
 
     On a probit scale agreement on the target is a line in agreement on the source, and accuracy follows the same line.
@@ -56,15 +48,16 @@ def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, clas
         source: M×N, predicted classes on the source.
         labels: N, the source's labels.
         target: M×N', predicted classes on the target.
-        classes: How many classes there are.
 
     Raises:
         DataError: Fewer than three models, or too few pairs that neither always nor hardly ever agree.
     """
+    from threadpoolctl import threadpool_limits
+
     if len(source) < 3:
         raise DataError(f"Agreement-on-the-line needs a pool of three models or more, not {len(source)}.")
     first, second = np.triu_indices(len(source), 1)
-    there, here = (agreement_matrix(some, classes)[first, second] for some in (source, target))
+    there, here = (agreement_matrix(some)[first, second] for some in (source, target))
     usable = (np.minimum(there, here) >= LOWEST) & (np.maximum(there, here) <= HIGHEST)
     if usable.sum() < 2 or np.ptp(there[usable]) == 0:
         raise DataError(
@@ -73,14 +66,15 @@ def on_the_line(source: np.ndarray, labels: np.ndarray, target: np.ndarray, clas
         )
     first, second = first[usable], second[usable]
     x, y = probit(there[usable], source.shape[1]), probit(here[usable], target.shape[1])
-    slope, offset = np.polyfit(x, y, 1)
-    accuracies = probit((source == labels).mean(axis=1), source.shape[1])
-    simple = slope * accuracies + offset
-    pairs = np.zeros((len(x), len(source)))
-    pairs[np.arange(len(x)), first] = pairs[np.arange(len(x)), second] = 0.5
-    wanted = y + slope * (pairs @ accuracies - x)
-    # The least change to the line's answers: models in no usable pair are left where it puts them.
-    paired = simple + np.linalg.lstsq(pairs, wanted - pairs @ simple, rcond=None)[0]
+    with threadpool_limits(1):  # on shared cores the threads of such small problems mostly wait for each other
+        slope, offset = np.polyfit(x, y, 1)
+        accuracies = probit((source == labels).mean(axis=1), source.shape[1])
+        simple = slope * accuracies + offset
+        pairs = np.zeros((len(x), len(source)))
+        pairs[np.arange(len(x)), first] = pairs[np.arange(len(x)), second] = 0.5
+        wanted = y + slope * (pairs @ accuracies - x)
+        # The least change to the line's answers: models in no usable pair are left where it puts them.
+        paired = simple + np.linalg.lstsq(pairs, wanted - pairs @ simple, rcond=None)[0]
     return OnTheLine(norm.cdf(simple), norm.cdf(paired))
 
 

@@ -162,7 +162,7 @@ def _on_the_line(domain: Outputs, source: Reference) -> OnTheLine:
     here, there = (np.vstack([one.predictions, _pool(one)]) for one in (domain, source.outputs))
     labels = source.outputs.labels
     assert labels is not None
-    return on_the_line(there, labels, here, domain.classes)
+    return on_the_line(there, labels, here)
 
 
 def _pool(domain: Outputs) -> np.ndarray:

@@ -23,6 +23,7 @@ UNREAD_SUFFIXES = {
     *(".svs", ".ndpi", ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".psd", ".svg", ".eps", ".pdf"),
 }  # of files that show pictures and are not read: that they are left out is said
 COLUMNS = ("path", "class", "domain")
+SHOWN = 64  # files between two looks at the progress, which cost as much as a small file
 UNREADABLE = ""  # stands for the hash of a file that cannot be opened, which packing refuses
 
 
@@ -62,10 +63,18 @@ class Listing:
         found.sort(key=lambda one: (domain_order[one.domain], class_order[one.label], str(one.path)))
         return cls(domain_names, class_names, tuple(found))
 
-    def content(self) -> "Content":
-        """Reads every file once, for the fingerprint and the duplicates."""
+    def content(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> "Content":
+        """Reads every file once, for the fingerprint and the duplicates.
+
+        Args:
+            on_progress: Called with the files read and all files.
+        """
+        hashes = []
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            hashes = list(threads.map(_file_hash, [one.path for one in self.examples]))
+            for one in threads.map(_file_hash, [one.path for one in self.examples]):
+                hashes.append(one)
+                if len(hashes) % SHOWN == 0 or len(hashes) == len(self.examples):
+                    on_progress(len(hashes), len(self.examples))
         return Content(self, tuple(hashes))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 
 from PIL import UnidentifiedImageError
@@ -119,7 +119,7 @@ def _prepare_own(
             "protocol divides anew.",
             stacklevel=3,
         )
-    content = listing.content()
+    content = listing.content(partial(on_progress, "reading"))
     fingerprint = content.fingerprint()
     card = Card(
         name=name,
@@ -201,8 +201,8 @@ def _note_spellings(listing: Listing) -> None:
 
 def _note_twelve_bits(listing: Listing) -> None:
     """Warns of 16-bit images that hold 12 bits, as scanners write them: scaled to 8 bits they are nearly black."""
-    for domain in listing.domains:
-        paths = [one.path for one in listing.examples if one.domain == domain]
+    for domain, examples in groupby(listing.examples, key=lambda one: one.domain):  # they are sorted by domain
+        paths = [one.path for one in examples]
         some = paths[:: -(-len(paths) // LOOKED_AT)]
         dark = [(path, most) for path in some if (most := brightest_of_16_bits(path)) is not None and most < 2**12]
         if dark:
@@ -245,7 +245,7 @@ def _prepare_known(
             write_arrays(found, card, pack_folder(card.name), partial(on_progress, "making domains"))
             return Prepared(read_card(pack_folder(card.name)), [], [])
     check_counts(card, Counter(one.domain for one in found.examples))
-    content = found.content()
+    content = found.content(partial(on_progress, "reading"))
     if short_side is not None:  # other pixels, and so other results
         card = card.model_copy(update={"version": f"{card.version}-{short_side}px"})
     _prepared_before(card)

@@ -345,10 +345,10 @@ def _grouped(
     if domain not in groups:
         raise DataError(f"Domain '{domain}' of {known.name} has no groups to keep together.")
     mine = groups[domain]
-    kept = groups_inside(list(groups.values()), fraction, seed_hash(trial, "groups"))
-    inside, outside = np.flatnonzero(np.isin(mine, kept)), np.flatnonzero(~np.isin(mine, kept))
+    parts = _by_groups(known.name, known.version, fraction, trial)
+    inside, outside = parts[domain]
     if domain in tested:
-        trained = np.intersect1d(kept, np.concatenate([some for name, some in groups.items() if name not in tested]))
+        trained = np.concatenate([groups[name][part] for name, (part, _) in parts.items() if name not in tested])
         free = np.flatnonzero(~np.isin(mine, trained))
         # Out are as many groups as elsewhere, but not more than half of those that are left.
         every = max(2, round(len(np.unique(mine[free])) / (fraction * len(np.unique(mine)))))
@@ -359,3 +359,14 @@ def _grouped(
             "take a protocol that does not look at them (leave-one-domain-out)."
         )
     return inside, outside
+
+
+@lru_cache(maxsize=64)
+def _by_groups(
+    dataset: str, version: int | str, fraction: float, trial: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The in/out splits by groups of all domains, tested or not: all tasks of a trial begin with these."""
+    groups = {one.name: np.asarray(one.groups) for one in load(dataset).domains if one.groups is not None}
+    kept = groups_inside(list(groups.values()), fraction, seed_hash(trial, "groups"))
+    inside = {name: np.isin(mine, kept) for name, mine in groups.items()}
+    return {name: (np.flatnonzero(mine), np.flatnonzero(~mine)) for name, mine in inside.items()}

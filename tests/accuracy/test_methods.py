@@ -1,5 +1,6 @@
 """The methods against values by hand, closed forms, calibrated models, and what must leave them unchanged."""
 
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares, linear_sum_assignment, linprog
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import linregress, norm
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from shiftbed.accuracy.agreement import agreement_matrix, on_the_line
 from shiftbed.accuracy.methods import METHODS
@@ -163,7 +165,7 @@ def test_agreement_is_brute_force_s():
     random = np.random.default_rng(0)
     predictions = random.integers(0, 4, (5, 60)).astype(np.uint8)
     brute = np.array([[np.mean(a == b) for b in predictions] for a in predictions])
-    assert np.array_equal(agreement_matrix(predictions, 4), brute)
+    assert np.array_equal(agreement_matrix(predictions), brute)
     domain = Outputs(np.eye(4)[predictions[0]], pool=predictions[1:])
     assert score("ms-aol", domain) == pytest.approx(brute[0, 1:].mean())
 
@@ -172,7 +174,7 @@ def test_agreement_on_the_line_gives_source_accuracies_where_the_target_is_the_s
     random = np.random.default_rng(1)
     labels = random.integers(0, 5, 800)
     source = np.stack([np.where(random.random(800) < p, labels, random.integers(0, 5, 800)) for p in (0.5, 0.6, 0.8)])
-    found = on_the_line(source, labels, source, 5)
+    found = on_the_line(source, labels, source)
     accuracies = (source == labels).mean(axis=1)
     assert found.simple == pytest.approx(accuracies)
     assert found.paired == pytest.approx(accuracies)
@@ -193,8 +195,38 @@ def test_agreement_on_the_line_moves_accuracies_as_agreements_moved():
     )
     line = linregress(there, here)
     accuracies = norm.ppf((source == labels).mean(axis=1))
-    found = on_the_line(source, labels, target, 5)
+    found = on_the_line(source, labels, target)
     assert found.simple == pytest.approx(norm.cdf(line.intercept + line.slope * accuracies))
+
+
+def test_agreement_of_a_pool_costs_no_more_with_many_classes():
+    random = np.random.default_rng(3)
+    labels = random.integers(0, 345, 1000)
+    share = np.linspace(0.5, 0.8, 20)[:, None]
+    pool = np.where(random.random((20, 1000)) < share, labels, random.integers(0, 345, (20, 1000))).astype(np.uint16)
+    outputs = Outputs(np.eye(345)[pool[0]], labels=labels, pool=pool[1:])
+    source = Reference(outputs)
+    tracemalloc.start()
+    score("aline-s", outputs, source)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * 2**20  # the pool's predictions are 40 kB, its one-hot classes 28 MB
+
+
+def test_the_line_of_a_pool_is_fitted_in_one_thread(monkeypatch):
+    solve, threads = np.linalg.lstsq, set()
+
+    def watched(*given, **named):
+        threads.update(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return solve(*given, **named)
+
+    monkeypatch.setattr(np.linalg, "lstsq", watched)
+    random = np.random.default_rng(4)
+    labels = random.integers(0, 5, 400)
+    pool = np.stack([np.where(random.random(400) < p, labels, random.integers(0, 5, 400)) for p in (0.5, 0.6, 0.8)])
+    with threadpool_limits(2):
+        on_the_line(pool, labels, pool)
+    assert threads == {1}
 
 
 # --- COT --------------------------------------------------------------------------------------------------------------
@@ -453,14 +485,14 @@ def test_a_constant_added_to_an_image_s_logits_changes_nothing(name):
         ),
         (lambda: Outputs(np.zeros((2, 3)), labels=np.array([0])), "2 images but labels of 1"),
         (lambda: Reference(Outputs(np.zeros((2, 3)))), "The source set has no labels"),
-        (lambda: agreement_matrix(np.zeros((1, 4)), 3), "A pool of 1 model has no agreement"),
+        (lambda: agreement_matrix(np.zeros((1, 4))), "A pool of 1 model has no agreement"),
         (lambda: score("ms-aol", Outputs(np.zeros((2, 3)))), "needs a pool of models, and there is only one"),
         (
             lambda: score("bop-js", Outputs(np.zeros((2, 3))), Reference(with_features(np.eye(4)))),
             "The model gave no features",
         ),
-        (lambda: on_the_line(np.zeros((2, 4)), np.zeros(4), np.zeros((2, 4)), 3), "three models or more"),
-        (lambda: on_the_line(np.zeros((3, 4)), np.zeros(4), np.zeros((3, 4)), 3), "0 of 3 pairs"),
+        (lambda: on_the_line(np.zeros((2, 4)), np.zeros(4), np.zeros((2, 4))), "three models or more"),
+        (lambda: on_the_line(np.zeros((3, 4)), np.zeros(4), np.zeros((3, 4))), "0 of 3 pairs"),
     ],
 )
 def test_bad_input_is_one_sentence(make, words):

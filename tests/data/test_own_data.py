@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shiftbed.data import DATASETS, card, example_names, load, writing
+from shiftbed.data import DATASETS, card, example_names, examples, load, writing
 from shiftbed.data import pack as packing
 from shiftbed.data.examples import Example, Listing, list_folder, list_manifest
 from shiftbed.data.load import forget
 from shiftbed.data.look import contact_sheet
 from shiftbed.data.pack import RaggedImages, read_card, read_pack, write_pack
-from shiftbed.data.prepare import prepare, raw_files
+from shiftbed.data.prepare import _note_twelve_bits, prepare, raw_files
 from shiftbed.errors import DataError, UnknownNameError
 from tests.data.conftest import picture
 
@@ -111,16 +111,17 @@ def test_interrupted_packing_continues(folder, root, monkeypatch):
         shutil.rmtree(root)
 
         def interrupt(what, done, total, stop=stop):
-            if done >= stop:
+            if what == "packing" and done >= stop:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             prepare(str(folder), on_progress=interrupt)
         with pytest.raises(DataError, match="is not prepared"):
             load(str(folder))
-        started = []
-        assert prepare(str(folder), on_progress=lambda what, done, total, s=started: s.append(done)).card == expected
-        assert started[0] >= stop, "what was done is not done again"
+        started = {}
+        found = prepare(str(folder), on_progress=lambda what, done, total, s=started: s.setdefault(what, done))
+        assert found.card == expected
+        assert started["packing"] >= stop, "what was done is not done again"
         assert {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()} == whole
 
 
@@ -155,8 +156,9 @@ def test_two_packs_at_once_on_one_folder(folder, root):
     inside, go = threading.Event(), threading.Event()
 
     def hold(what, done, total):
-        inside.set()
-        go.wait(10)
+        if what == "packing":
+            inside.set()
+            go.wait(10)
 
     thread = threading.Thread(target=lambda: prepare(str(folder), on_progress=hold))
     thread.start()
@@ -283,9 +285,9 @@ def test_a_disk_that_runs_full_is_one_sentence_and_what_is_whole_is_kept(folder,
         prepare(str(folder))
     with pytest.raises(DataError, match="is not prepared"):
         load(str(folder))
-    started = []
-    assert prepare(str(folder), on_progress=lambda what, done, total: started.append(done)).card == expected
-    assert started[0] > 0, "what was done is not done again"
+    started = {}
+    assert prepare(str(folder), on_progress=lambda what, done, total: started.setdefault(what, done)).card == expected
+    assert started["packing"] > 0, "what was done is not done again"
     assert {path.name: path.read_bytes() for path in (root / "packs" / "mine").iterdir()} == whole
 
 
@@ -350,6 +352,27 @@ def test_pictures_of_kinds_that_are_not_read_are_not_dropped_without_a_word(fold
         DataError, match=r"'phone' .* has no images that are read, only .*phone/cat/1\.heic; save them as .jpg"
     ):
         prepare(str(folder))
+
+
+def test_reading_shows_how_far_it_is(folder, root, monkeypatch):
+    monkeypatch.setattr(examples, "SHOWN", 16)
+    said = []
+    prepare(str(folder), on_progress=lambda *words: said.append(words))
+    assert said[:3] == [("reading", done, 36) for done in (16, 32, 36)]
+
+
+def test_scans_are_looked_for_in_one_pass():
+    class Counted(tuple):
+        passes = 0
+
+        def __iter__(self):
+            Counted.passes += 1
+            return super().__iter__()
+
+    many = Counted(Example(Path(f"{domain}.png"), domain, "cat") for domain in "abc")
+    Counted.passes = 0
+    _note_twelve_bits(Listing(tuple("abc"), ("cat",), many))
+    assert Counted.passes == 1
 
 
 def test_scans_of_12_bits_in_16_are_said_to_be_nearly_black(folder, root):
