@@ -68,7 +68,7 @@ class Task:
         )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def holdout(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """DomainBed's in/out split: shuffle, the first `int(fraction · count)` are out, the rest in.
 

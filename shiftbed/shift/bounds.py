@@ -16,6 +16,7 @@ from shiftbed.shift.measures import Settings
 from shiftbed.shift.samples import Sample, comparable
 from shiftbed.training.job import Job
 from shiftbed.training.model import job_of, load, weights_file
+from shiftbed.training.streams import seeded
 
 DELTA = 0.05
 
@@ -219,8 +220,7 @@ def _losses_of_signs(
     """The losses ½|h(x) − y| = 1 − h_y(x) of a network that was trained to err where the sign is positive."""
     y = torch.from_numpy(np.searchsorted(sample.classes, np.asarray(sample.labels))).to(settings.device)
     signs = torch.where(positive, 1.0, -1.0)
-    with torch.random.fork_rng(), torch.enable_grad():
-        torch.manual_seed(settings.seed)
+    with seeded(settings.seed), torch.enable_grad():
         network = make_network(x, outputs, settings)
 
         def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from shiftbed.shift.fitting import Labeller, Scale, ever_slower, in_batches, lea
 from shiftbed.shift.intervals import groups_of
 from shiftbed.shift.measures import Settings, error_of_means, estimate, measure
 from shiftbed.shift.samples import Sample, comparable
+from shiftbed.training.streams import seeded
 
 HELD_OUT = 0.5  # of each side, for the discrepancy
 HELD_OUT_LABELS = 0.2  # of each side, for the labelling functions
@@ -46,8 +47,7 @@ class Pair(nn.Module):
 
 def train_apart(plus: torch.Tensor, minus: torch.Tensor, outputs: int, settings: Settings, seed: int) -> Pair:
     """Two networks from scratch that differ as much as they can on the one sample more than on the other."""
-    with torch.random.fork_rng(), torch.enable_grad():
-        torch.manual_seed(seed)
+    with seeded(seed), torch.enable_grad():
         pair = Pair(*(make_network(plus, outputs, settings) for _ in range(2)))
 
         def objective(of_plus: torch.Tensor, of_minus: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from shiftbed.networks import Featurizer
 from shiftbed.registry import refuse_unknown
 from shiftbed.shift.samples import Sample, sample, union
 from shiftbed.training.batches import as_model_input
+from shiftbed.training.streams import seeded
 
 BATCH = 256
 
@@ -175,8 +176,7 @@ def _extractor(
     shape: tuple[int, ...], network: str, weights: str | None, device: str
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """The features of a fixed network; random weights are always the same."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         featurizer = Featurizer(shape, {"network": network, "initial_weights": weights}).to(device).eval()
 
     @torch.no_grad()

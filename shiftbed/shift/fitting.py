@@ -12,6 +12,7 @@ from shiftbed.networks import MLP, Classifier, Featurizer
 from shiftbed.shift.measures import Settings
 from shiftbed.shift.samples import Sample
 from shiftbed.training.device import default_precision, find_runtime, numerics
+from shiftbed.training.streams import seeded
 
 BATCH = 512
 WIDTH = 64
@@ -135,8 +136,7 @@ def learn_labels(sample: Sample, settings: Settings, seed: int) -> Labeller:
     y = torch.from_numpy(np.searchsorted(sample.classes, np.asarray(sample.labels))).to(settings.device)
     most = float(y.bincount().max() / len(y))
     for attempt in ever_slower(settings):
-        with torch.random.fork_rng(), torch.enable_grad():
-            torch.manual_seed(seed)
+        with seeded(seed), torch.enable_grad():
             network = make_network(sample.inputs, len(sample.classes), settings)
 
             def objective(rows: torch.Tensor, network: nn.Module = network) -> torch.Tensor:

@@ -23,6 +23,7 @@ from shiftbed.shift.integration import Evaluated, evaluate
 from shiftbed.shift.matching import FOLDS, folds
 from shiftbed.shift.samples import Sample
 from shiftbed.shift.together import as_one, counted, give_back, normalises_batches
+from shiftbed.training.streams import seeded
 
 FEATURES = 8
 BATCH = 32  # of each side
@@ -172,8 +173,7 @@ def _course(
     batch = min(BATCH, *map(len, learned))
     an_epoch = min(map(len, learned)) // batch
     device, classes = sides[0][0].device, int(max(y.max() for _, y in sides)) + 1
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = Projection(tuple(sides[0][0].shape[1:]), classes, network).to(device)
         orders = [[torch.randperm(len(rows))[: an_epoch * batch] for rows in learned] for _ in range(EPOCHS)]
     of_sides = [torch.from_numpy(rows) for rows in learned]

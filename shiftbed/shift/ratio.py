@@ -27,6 +27,7 @@ from shiftbed.shift.intervals import few_groups
 from shiftbed.shift.matching import FOLDS, folds
 from shiftbed.shift.samples import Sample
 from shiftbed.shift.together import as_one, counted, give_back, normalises_batches
+from shiftbed.training.streams import seeded
 
 DECAY = 1e-2
 DELTA = 0.01  # the share of the other side below which an input is as good as certain
@@ -131,8 +132,7 @@ def train_ratios(
     shape, device = tuple(sides[0][0].shape[1:]), sides[0][0].device
     classes = int(max(y.max() for _, y in sides)) + 1
     random = np.random.default_rng(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         models = [Ratios(shape, classes, network).to(device) for _ in learned]
     how = TRAINING.get(str(network["network"]), FINE_TUNING)
     fewest = min(len(rows) for of_model in learned for rows in of_model)

@@ -30,6 +30,7 @@ from shiftbed.training.job import Job
 from shiftbed.training.model import encode_logits, encode_weights
 from shiftbed.training.recipes import recipe_of
 from shiftbed.training.store import Store
+from shiftbed.training.streams import ALONE
 from shiftbed.training.trackers import Tracker, numbers
 from shiftbed.training.trainer import Trainer, is_recorded
 
@@ -271,10 +272,11 @@ def _add_times(store: Store, files: JobFiles, runtime: Runtime, steps: int, seco
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread a job: sums are then added in one order everywhere, and small networks run no slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    """One thread a job, and one job at a time: sums are then added in one order, and small networks run no slower."""
+    with ALONE:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

@@ -7,6 +7,9 @@ same stream, and resuming needs no state.
 
 import hashlib
 import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +18,9 @@ import torch
 from shiftbed.hashing import canonical
 
 Sampling = Literal["with-replacement", "epochs"]
+# Held while something draws or trains: torch's generators, number of threads and defaults are the whole process's, and
+# threads of a notebook that trained side by side would take each other's.
+ALONE = threading.RLock()
 
 
 def philox_key(*identity: Any) -> int:
@@ -68,3 +74,12 @@ def reseed(job_id: str, step: int, moment: Literal["weights", "epoch", "update",
     np.random.seed(key % 2**32)
     random.seed(key)
     return np.random.Generator(np.random.Philox(key=key))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch draws from a seed, and afterwards as if it had not."""
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with ALONE, torch.random.fork_rng(devices=gpus):
+        torch.manual_seed(seed)
+        yield

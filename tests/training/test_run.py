@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -175,6 +176,18 @@ def test_the_same_job_gives_the_same_bytes_in_another_folder_with_another_interv
     files = JobFiles(first.id)
     assert local.get(files.weights) == other.get(files.weights)
     assert finished(local, first)["records"][-1] == finished(other, second)["records"][-1]
+
+
+def test_jobs_in_threads_of_one_process_give_the_bytes_of_one_after_another(local, tmp_path):
+    """Torch has one generator for all threads: they trained on each other's draws, and were done without a word."""
+    jobs, other = [tiny_job(name) for name in ("CORAL", "MixStyle", "Mixup", "DANN")], LocalStore(tmp_path / "other")
+    for job in jobs:
+        run_job(job, local)
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        assert list(threads.map(lambda job: run_job(job, other), jobs)) == ["done"] * len(jobs)
+    for job in jobs:
+        for key in (JobFiles(job.id).done, JobFiles(job.id).records):
+            assert other.get(key) == local.get(key), job.algorithm
 
 
 def test_algorithms_of_a_cell_start_from_the_same_weights():
