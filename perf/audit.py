@@ -13,9 +13,8 @@ from shiftbed.audit import study
 from shiftbed.audit.probing import probe, records
 from shiftbed.audit.study import NOTHING, Arm
 from shiftbed.data import card
-from shiftbed.training.device import default_precision, find_runtime
+from shiftbed.training.device import default_precision, find_runtime, one_thread
 from shiftbed.training.recipes import recipe
-from shiftbed.training.run import one_thread
 from shiftbed.training.trainer import Trainer
 
 WARM_UP = 2

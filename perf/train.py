@@ -21,10 +21,10 @@ from shiftbed import networks
 from shiftbed.data.arrays import write_arrays
 from shiftbed.data.dataset import Card, Domain
 from shiftbed.protocols import LeaveOut
-from shiftbed.training.device import Runtime, default_precision, find_runtime
+from shiftbed.training.device import Runtime, default_precision, find_runtime, one_thread
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe
-from shiftbed.training.run import one_thread, run_job
+from shiftbed.training.run import run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trainer import Trainer
 
@@ -179,7 +179,6 @@ from shiftbed.data import load
 from shiftbed.training.device import find_runtime
 from shiftbed.training.job import make_job
 from shiftbed.training.recipes import recipe
-from shiftbed.training.run import one_thread
 from shiftbed.training.trainer import Trainer
 from shiftbed.protocols import LeaveOut
 runtime = find_runtime(sys.argv[2] or None)

@@ -13,8 +13,8 @@ import numpy as np
 
 from shiftbed.accuracy.outputs import Outputs
 from shiftbed.errors import DataError, StoreError
+from shiftbed.training.device import one_thread
 from shiftbed.training.model import Model
-from shiftbed.training.run import one_thread
 from shiftbed.training.store import Store
 
 Images = np.ndarray | Sequence[Any]  # an array N×H×W×C, or image files, or arrays of any sizes

@@ -12,9 +12,8 @@ from shiftbed.errors import AlgorithmError
 from shiftbed.networks import weights_digest
 from shiftbed.training.augment import Augmentation
 from shiftbed.training.capture import CapturedStep
-from shiftbed.training.device import Runtime, numerics, torch_defaults
+from shiftbed.training.device import Runtime, numerics, one_thread, torch_defaults
 from shiftbed.training.job import Job
-from shiftbed.training.run import one_thread
 from shiftbed.training.trainer import Trainer
 
 IMAGES = 256  # that pass the featurizer together

@@ -9,21 +9,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from shiftbed.data.dataset import DATASETS, Card, DatasetEntry
 from shiftbed.data.examples import Listing
 from shiftbed.data.layouts import LAYOUTS
-from shiftbed.yaml_files import names_in
+from shiftbed.yaml_files import names_in, parse_yaml
 
 CARDS = files("shiftbed.data") / "cards"
 
 
 def read_descriptions() -> list[dict[str, Any]]:
     """The content of every card file, with lists and numbered domains written out."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    texts = [(CARDS / f"{name}.yaml").read_text(encoding="utf-8") for name in names_in(CARDS)]
-    return [_written_out(yaml.load(text, loader)) for text in texts]
+    texts = {name: (CARDS / f"{name}.yaml").read_text(encoding="utf-8") for name in names_in(CARDS)}
+    return [_written_out(parse_yaml(text, f"The card {name}")) for name, text in texts.items()]
 
 
 def _written_out(description: dict[str, Any]) -> dict[str, Any]:

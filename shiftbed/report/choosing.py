@@ -30,10 +30,10 @@ from shiftbed.selection import (
 from shiftbed.sweeps.blind import OF_BLIND, is_sealed, refuse_sealed
 from shiftbed.sweeps.records import finished_jobs, no_finished_job, no_test_domain
 from shiftbed.tables.table import ORACLE_MARK, left_out
-from shiftbed.training.device import find_runtime, torch_defaults
+from shiftbed.training.device import find_runtime, one_thread, torch_defaults
 from shiftbed.training.job import Job
 from shiftbed.training.model import encode_weights
-from shiftbed.training.run import JobFiles, one_thread, run_job
+from shiftbed.training.run import JobFiles, run_job
 from shiftbed.training.store import LocalStore
 from shiftbed.training.trainer import Trainer
 

@@ -22,8 +22,8 @@ from shiftbed.sweeps.pool import Progress
 from shiftbed.sweeps.records import finished_jobs
 from shiftbed.sweeps.verbs import sweep
 from shiftbed.tables import as_text
+from shiftbed.training.device import one_thread
 from shiftbed.training.files import Result
-from shiftbed.training.run import one_thread
 from shiftbed.training.store import LocalStore, read_json, write_json
 
 ALGORITHMS = ("ERM", "CORAL", "GroupDRO", "IRM", "Mixup")

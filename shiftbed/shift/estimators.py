@@ -29,7 +29,7 @@ from shiftbed.shift.ratio import (
     held_out_ratios,
 )
 from shiftbed.shift.samples import Sample
-from shiftbed.training.run import one_thread
+from shiftbed.training.device import one_thread
 
 SMALL_SIDE = 64  # images up to this side are measured by a perceptron
 PERCEPTRON_SIDE = 32  # to which larger ones of them are brought

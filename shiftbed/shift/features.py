@@ -16,6 +16,7 @@ from shiftbed.networks import Featurizer
 from shiftbed.registry import refuse_unknown
 from shiftbed.shift.samples import Sample, sample, union
 from shiftbed.training.batches import as_model_input
+from shiftbed.training.device import torch_defaults
 from shiftbed.training.streams import seeded
 
 BATCH = 256
@@ -38,6 +39,7 @@ def open_dataset(
     return load(str(dataset))
 
 
+@torch_defaults()
 def samples_of(
     dataset: MultiDomainDataset,
     domains: Sequence[str] = (),

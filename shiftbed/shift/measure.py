@@ -16,7 +16,7 @@ from shiftbed.shift.features import named_sides, open_dataset, resized, samples_
 from shiftbed.shift.matching import in_fixed_order, matched, permuted
 from shiftbed.shift.measures import TOO_WIDE, Settings, measure
 from shiftbed.shift.samples import Sample, refuse_incomparable
-from shiftbed.training.device import find_runtime
+from shiftbed.training.device import find_runtime, torch_defaults
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,7 @@ def _affordable_side(dataset: MultiDomainDataset) -> int | None:
     return PERCEPTRON_SIDE if PERCEPTRON_SIDE < max(inputs.shape[1:3]) <= SMALL_SIDE else None
 
 
+@torch_defaults()
 def compare(
     p: Sample,
     q: Sample,

@@ -11,6 +11,7 @@ from shiftbed.registry import Registry
 from shiftbed.shift.estimates import WIDE, ShiftEstimate
 from shiftbed.shift.intervals import few_groups, groups_of, student
 from shiftbed.shift.samples import Sample, refuse_incomparable
+from shiftbed.training.device import torch_defaults
 
 GROUPS = 8
 NO_SHIFT = "no shift"  # among the details: what the estimator gives where there is none
@@ -89,6 +90,7 @@ def measure(
     return register
 
 
+@torch_defaults()
 def take(name: str, p: Sample, q: Sample, settings: Settings | None = None) -> list[ShiftEstimate]:
     """Takes one measure between two samples.
 

@@ -11,9 +11,8 @@ import torch
 from shiftbed.data import card
 from shiftbed.errors import AlgorithmError, ShiftbedError, sentence
 from shiftbed.sweeps.records import mean_seconds
-from shiftbed.training.device import Runtime, torch_defaults
+from shiftbed.training.device import Runtime, one_thread, torch_defaults
 from shiftbed.training.job import Job
-from shiftbed.training.run import one_thread
 from shiftbed.training.store import Store
 from shiftbed.training.trainer import Trainer
 

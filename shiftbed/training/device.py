@@ -1,6 +1,7 @@
 """Where a job runs and in which arithmetic."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ import torch
 from shiftbed.errors import ShiftbedError
 
 Precision = Literal["float32", "tf32", "bf16"]
+# Held while something draws or trains: torch's generators, number of threads and defaults are the whole process's, and
+# threads of a notebook that trained side by side would take each other's.
+ALONE = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -69,18 +73,30 @@ def default_precision(runtime: Runtime) -> Precision:
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread a job, and one job at a time: sums are then added in one order, and small networks run no slower."""
+    with ALONE:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+@contextmanager
 def torch_defaults() -> Iterator[None]:
     """The defaults of torch in a new process: a notebook that set others would have other numbers, or none."""
-    kind, device = torch.get_default_dtype(), torch.get_default_device()
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
+    with ALONE, torch.inference_mode(False), torch.enable_grad():
+        kind, device = torch.get_default_dtype(), torch.get_default_device()
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+        try:
             yield
-    finally:
-        torch.set_default_dtype(kind)
-        if device.type != "cpu":  # which is what there is without one, and set by name would cost every operation
-            torch.set_default_device(device)
+        finally:
+            torch.set_default_dtype(kind)
+            if device.type != "cpu":  # which is what there is without one, and set by name would cost every operation
+                torch.set_default_device(device)
 
 
 @contextmanager

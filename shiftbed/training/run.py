@@ -5,8 +5,7 @@ import json
 import platform
 import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ import torch
 from shiftbed.errors import StoreError
 from shiftbed.hashing import canonical
 from shiftbed.selection import Cadence
-from shiftbed.training.device import Runtime, torch_defaults
+from shiftbed.training.device import Runtime, one_thread, torch_defaults
 from shiftbed.training.files import (
     JobFiles,
     Result,
@@ -30,7 +29,6 @@ from shiftbed.training.job import Job
 from shiftbed.training.model import encode_logits, encode_weights
 from shiftbed.training.recipes import recipe_of
 from shiftbed.training.store import Store
-from shiftbed.training.streams import ALONE
 from shiftbed.training.trackers import Tracker, numbers
 from shiftbed.training.trainer import Trainer, is_recorded
 
@@ -268,15 +266,3 @@ def _add_times(store: Store, files: JobFiles, runtime: Runtime, steps: int, seco
         }
     )
     store.put_atomic(files.times, canonical(attempts))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread a job, and one job at a time: sums are then added in one order, and small networks run no slower."""
-    with ALONE:
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)

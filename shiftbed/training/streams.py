@@ -7,7 +7,6 @@ same stream, and resuming needs no state.
 
 import hashlib
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -16,11 +15,9 @@ import numpy as np
 import torch
 
 from shiftbed.hashing import canonical
+from shiftbed.training.device import ALONE
 
 Sampling = Literal["with-replacement", "epochs"]
-# Held while something draws or trains: torch's generators, number of threads and defaults are the whole process's, and
-# threads of a notebook that trained side by side would take each other's.
-ALONE = threading.RLock()
 
 
 def philox_key(*identity: Any) -> int:
