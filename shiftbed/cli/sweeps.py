@@ -128,6 +128,8 @@ def sweep(
     if out is None and plan is None:
         raise ShiftbedError("A sweep needs a folder for its records; add --out DIR.")
     words = sweep_words({word: value for word, value in flags.items() if value is not None}, plan)
+    if dry_run and words.only:
+        raise ShiftbedError("--dry-run tells what the whole sweep takes; leave --only out.")
     for note in [] if as_json else training_notes(words.recipe, words.datasets, words.protocol):
         say(note)
     request = _within_budget(words, as_json) if words.budget else words.request()

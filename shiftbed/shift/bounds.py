@@ -220,7 +220,7 @@ def _losses_of_signs(
     """The losses ½|h(x) − y| = 1 − h_y(x) of a network that was trained to err where the sign is positive."""
     y = torch.from_numpy(np.searchsorted(sample.classes, np.asarray(sample.labels))).to(settings.device)
     signs = torch.where(positive, 1.0, -1.0)
-    with seeded(settings.seed), torch.enable_grad():
+    with seeded(settings.seed):
         network = make_network(x, outputs, settings)
 
         def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

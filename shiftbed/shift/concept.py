@@ -47,7 +47,7 @@ class Pair(nn.Module):
 
 def train_apart(plus: torch.Tensor, minus: torch.Tensor, outputs: int, settings: Settings, seed: int) -> Pair:
     """Two networks from scratch that differ as much as they can on the one sample more than on the other."""
-    with seeded(seed), torch.enable_grad():
+    with seeded(seed):
         pair = Pair(*(make_network(plus, outputs, settings) for _ in range(2)))
 
         def objective(of_plus: torch.Tensor, of_minus: torch.Tensor) -> torch.Tensor:

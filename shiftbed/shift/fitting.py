@@ -136,7 +136,7 @@ def learn_labels(sample: Sample, settings: Settings, seed: int) -> Labeller:
     y = torch.from_numpy(np.searchsorted(sample.classes, np.asarray(sample.labels))).to(settings.device)
     most = float(y.bincount().max() / len(y))
     for attempt in ever_slower(settings):
-        with seeded(seed), torch.enable_grad():
+        with seeded(seed):
             network = make_network(sample.inputs, len(sample.classes), settings)
 
             def objective(rows: torch.Tensor, network: nn.Module = network) -> torch.Tensor:

@@ -21,6 +21,7 @@ from shiftbed.shift.estimators import Found, How
 from shiftbed.shift.intervals import NORMAL, groups_of, interval_from_zero, student
 from shiftbed.shift.matching import folds, matched, permuted
 from shiftbed.shift.measure import compare
+from shiftbed.shift.measures import MEASURES, Settings, take
 from shiftbed.shift.ratio import (
     LogRatios,
     accuracy_terms,
@@ -39,6 +40,27 @@ def is_near(name: str, seed: int = 0, n: int = 2000, **how) -> None:
     made = shiftbed.measure_shift(case.dataset(n, seed), seed=seed, baseline=False, device="cpu", **how)
     assert made.diversity.value == pytest.approx(case.diversity, abs=case.tolerance)
     assert made.correlation.value == pytest.approx(case.correlation, abs=case.tolerance)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("setting", ["dtype", "no gradients", "inference"])
+def test_what_a_notebook_set_in_torch_changes_no_measure_and_stays_set(name, setting):
+    """With float64 as default, or without gradients, they ended in torch's words."""
+    random = np.random.default_rng(0)
+    p, q = (sample(side, random.normal(size=(60, 4)), np.arange(60) % 2) for side in "pq")
+
+    def found():
+        return repr(take(name, p, q, Settings(steps=3)))
+
+    first = found()
+    try:
+        torch.set_default_dtype(torch.float64 if setting == "dtype" else torch.float32)
+        with torch.set_grad_enabled(setting != "no gradients"), torch.inference_mode(setting == "inference"):
+            before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+            assert found() == first
+            assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("name", ["three tenths novel", "digit and colour, 0.5"])

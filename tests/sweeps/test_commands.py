@@ -114,6 +114,7 @@ def test_a_dry_run_tells_hours_disk_and_warnings(shiftbed, half_done):  # noqa: 
     found = json.loads(shiftbed(*command, "--json").out)
     assert (found["jobs"], found["done"], found["unknown"]) == (2, 1, [])
     assert found["device_hours"] == pytest.approx(1 / 60) and found["disk_bytes"] > 1000
+    assert "leave --only out" in shiftbed(*command, "--only", "nosuch").err  # it counted all jobs
     out = shiftbed(*command).out
     assert "2 jobs, 1 of them done already.\nAbout 0.017 device-hours (1 min 00 s one by one).\n" in out
     assert "MiB of records" in out and "Note: Each model is tested on one domain" in out
