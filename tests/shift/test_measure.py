@@ -4,6 +4,7 @@ import math
 import os
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_what_a_notebook_set_in_torch_changes_no_measure_and_stays_set(name, set
     first = found()
     try:
         torch.set_default_dtype(torch.float64 if setting == "dtype" else torch.float32)
-        with torch.set_grad_enabled(setting != "no gradients"), torch.inference_mode(setting == "inference"):
+        with {"no gradients": torch.no_grad, "inference": torch.inference_mode}.get(setting, nullcontext)():
             before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled())
             assert found() == first
             assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled())
