@@ -6,9 +6,9 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
+from shiftbed.algorithms.sources import content, files_of, is_typed
 from shiftbed.errors import AlgorithmError, ShiftbedError, UnknownNameError
 from shiftbed.hashing import digest
 from shiftbed.hparams import SizeClass, Space
@@ -81,7 +81,7 @@ class AlgorithmRegistry(Registry[AlgorithmEntry]):
     def __getitem__(self, name: str) -> AlgorithmEntry:
         entry = super().__getitem__(name)
         # What stands in no file changes without a word, a helper of a notebook's class for instance.
-        is_own = _is_typed(entry.cls) and "(" not in entry.cls.__name__
+        is_own = is_typed(entry.cls) and "(" not in entry.cls.__name__
         return entry._replace(revision=_source_revision(entry.cls)) if is_own else entry
 
     def __iter__(self) -> Iterator[str]:
@@ -131,11 +131,6 @@ def _wrapped(name: str, outer: AlgorithmEntry, inner: AlgorithmEntry) -> Algorit
 ALGORITHMS = AlgorithmRegistry("algorithm", "shiftbed.algorithms")
 BUILT_IN: set[str] = set()
 AlgorithmClass = TypeVar("AlgorithmClass", bound="type[Algorithm]")
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
-UNTOLD = {  # which Python writes into a class, or registration
-    *("__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__", "__annotations__", "needs"),
-    *("__annotate_func__", "__annotations_cache__"),
-}
 
 
 def register(
@@ -199,71 +194,12 @@ def _source_revision(cls: type) -> str:
         if base.__module__.startswith("shiftbed."):
             entry = ALGORITHMS.registered(base.__name__)
             parts[base.__name__] = entry.revision if entry else None
-        elif _is_typed(base):
-            parts[base.__qualname__] = _content(base, [])
+        elif is_typed(base):
+            parts[base.__qualname__] = content(base)
         else:
-            for path in _sources(sys.modules[base.__module__]):
+            for path in files_of(sys.modules[base.__module__]):
                 parts[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return f"source {digest(parts)[:12]}"
-
-
-def _is_typed(cls: type) -> bool:
-    """Whether a class stands in no file, but in a notebook or an interpreter, or came from its standard input."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return cls.__module__ == "__main__" and not (file and Path(file).is_file())
-
-
-def _content(value: Any, within: list[object]) -> object:
-    """What decides a function or class that stands in no file: its code, and what that names there; else the value.
-
-    Args:
-        value: The function, class or value.
-        within: What it is named by, which may name itself.
-    """
-    if isinstance(value, CodeType):
-        return [value.co_code.hex(), value.co_names, [_content(one, within) for one in value.co_consts]]
-    if isinstance(value, staticmethod | classmethod):
-        return _content(value.__func__, within)
-    if isinstance(value, property):
-        return [_content(one, within) for one in (value.fget, value.fset, value.fdel)]
-    if isinstance(value, tuple | list):
-        return [_content(one, within) for one in value]
-    if isinstance(value, dict):
-        return [[repr(key), _content(one, within)] for key, one in value.items()]
-    if isinstance(value, frozenset | set):
-        return sorted(map(repr, value))
-    if not isinstance(value, FunctionType | type):
-        return repr(value) if isinstance(value, PLAIN) else type(value).__qualname__
-    if value.__module__ != "__main__" or value in within:
-        return value.__qualname__
-    within = [*within, value]
-    if isinstance(value, type):
-        own = {name: one for name, one in vars(value).items() if name not in UNTOLD}
-        return [[_content(base, within) for base in value.__bases__], {k: _content(v, within) for k, v in own.items()}]
-    cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
-    named = {name: value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__}
-    there = {name: _content(one, within) for name, one in named.items() if not isinstance(one, list)}  # lists are logs
-    beside = (value.__defaults__, value.__kwdefaults__, *cells)
-    return [_content(value.__code__, within), [_content(one, within) for one in beside], there]
-
-
-def _names(code: CodeType) -> set[str]:
-    """All that code names, the functions and comprehensions inside it too."""
-    return set(code.co_names).union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
-
-
-def _sources(module: ModuleType) -> set[Path]:
-    """A module's file and those of the modules it names that lie in the same folder or below."""
-    if not getattr(module, "__file__", None):
-        return set()
-    own = Path(str(module.__file__)).resolve()
-    named = {getattr(value, "__module__", None) or getattr(value, "__name__", None) for value in vars(module).values()}
-    files = {
-        Path(sys.modules[name].__file__ or "").resolve()
-        for name in named
-        if isinstance(name, str) and getattr(sys.modules.get(name), "__file__", None)
-    }
-    return {own, *(path for path in files if path.is_relative_to(own.parent) and "site-packages" not in path.parts)}
 
 
 def load_code(path: Path) -> None:
