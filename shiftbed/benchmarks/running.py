@@ -109,24 +109,23 @@ def benchmark(
     asked = narrowed(whole, datasets, algorithms, parts, draws, trials, steps, selections)
     if asked.kind != "sweep":
         return Outcome(asked, [_measured(whole, part, Path(out), train, on_number) for part in asked.parts])
-    if not train:
-        grids, unshown = results(whole, asked, out, precision)
-        return Outcome(asked, grids, None, unshown)
-    precision = precision or default_precision(find_runtimes(device)[0])
-    requests = [request_of(part, precision) for part in _sweep_parts(asked)]
-    progress = sweep(
-        requests,
-        out,
-        workers=workers,
-        jobs_per_device=jobs_per_device,
-        device=device,
-        precision=precision,
-        deterministic=deterministic,
-        on=on,
-        keep=keep,
-        code=code,
-        on_change=on_change,
-    )
+    progress = None
+    if train:
+        precision = precision or default_precision(find_runtimes(device)[0])
+        requests = [request_of(part, precision) for part in _sweep_parts(asked)]
+        progress = sweep(
+            requests,
+            out,
+            workers=workers,
+            jobs_per_device=jobs_per_device,
+            device=device,
+            precision=precision,
+            deterministic=deterministic,
+            on=on,
+            keep=keep,
+            code=code,
+            on_change=on_change,
+        )
     grids, unshown = results(whole, asked, out, precision)
     return Outcome(asked, grids, progress, unshown)
 

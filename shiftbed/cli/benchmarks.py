@@ -164,10 +164,24 @@ def benchmark(
             )
 
     outcome = stoppable(run, "the same command")
-    if not train and not outcome.grids:
+    _show(outcome, out, output, figure)
+    failed = outcome.progress.failed if outcome.progress else {}
+    jobs = {job.id: job for job in outcome.progress.jobs} if outcome.progress else {}
+    show_failures(failed, lambda job_id: train_command(jobs[job_id], out, code or [], weights, deterministic))
+    if failed:
+        raise ShiftbedError(f"{plural(len(failed), 'job')} failed; the same command tries again.")
+    if whole.kind == "sweep" and output == "text":
+        next_command(f"shiftbed tables {quote(str(out))}")
+
+
+def _show(outcome: "Outcome", out: Path, output: str, figure: Path | None) -> None:
+    """The tables beside the paper's, which parts have none, and the picture."""
+    from shiftbed import tables
+
+    if outcome.progress is None and not outcome.grids:
         raise ShiftbedError(
-            f"None of the finished jobs of {out} is of {whole.name} as it is asked for here; without --no-train they "
-            "are run, and --dry-run says how many they are."
+            f"None of the finished jobs of {out} is of {outcome.benchmark.name} as it is asked for here; without "
+            "--no-train they are run, and --dry-run says how many they are."
         )
     print(tables.render(outcome.grids, output))
     if outcome.unshown:
@@ -181,13 +195,6 @@ def benchmark(
         from shiftbed.report.figures_drawn import beside
 
         log.print(f"Ours beside the paper's: {beside(outcome.grids, figure)}")
-    failed = outcome.progress.failed if outcome.progress else {}
-    jobs = {job.id: job for job in outcome.progress.jobs} if outcome.progress else {}
-    show_failures(failed, lambda job_id: train_command(jobs[job_id], out, code or [], weights, deterministic))
-    if failed:
-        raise ShiftbedError(f"{plural(len(failed), 'job')} failed; the same command tries again.")
-    if whole.kind == "sweep" and output == "text":
-        next_command(f"shiftbed tables {quote(str(out))}")
 
 
 def _plan(asked: "Benchmark", out: Path, precision: "Arithmetic | None", device: str | None, as_json: bool) -> None:
