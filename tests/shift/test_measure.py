@@ -43,7 +43,7 @@ def is_near(name: str, seed: int = 0, n: int = 2000, **how) -> None:
     assert made.correlation.value == pytest.approx(case.correlation, abs=case.tolerance)
 
 
-@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("name", list(MEASURES))
 @pytest.mark.parametrize("setting", ["dtype", "no gradients", "inference"])
 def test_what_a_notebook_set_in_torch_changes_no_measure_and_stays_set(name, setting):
     """With float64 as default, or without gradients, they ended in torch's words."""
